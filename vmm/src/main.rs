@@ -1,0 +1,2 @@
+//! The microVM process.
+fn main() {}
