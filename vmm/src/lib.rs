@@ -22,5 +22,6 @@
 
 pub mod bus;
 pub mod memory;
+pub mod spec;
 pub mod units;
 pub mod virtio;
