@@ -57,7 +57,8 @@ pub(super) fn shortened(mut text: String) -> String {
     const KEPT: usize = 300;
     if text.len() > KEPT {
         let length = text.len();
-        text.truncate(text.floor_char_boundary(KEPT));
+        let end = (0..=KEPT).rev().find(|&at| text.is_char_boundary(at));
+        text.truncate(end.unwrap_or(0));
         text.push_str(&format!("… ({length} bytes)"));
     }
     text
