@@ -1,9 +1,13 @@
 //! Virtio: virtqueues, the MMIO transport and what a device has to offer.
 
+mod chain;
 mod device;
 mod interrupt;
+#[cfg(any(test, feature = "test-utils"))]
+pub mod mock_driver;
 mod queue;
 
+pub use chain::{Buffers, Chain, MAX_DESCRIPTORS};
 pub use device::{DeviceEnv, DeviceFault, Identity, VirtioDevice};
 pub use interrupt::Interrupt;
-pub use queue::Virtqueue;
+pub use queue::{QueueSetup, Virtqueue};
