@@ -16,12 +16,14 @@
 //! devices    one folder each: block, vsock, rng, serial, i8042 …           → virtio | bus, backends, spec
 //! board      specification → address map, interrupts, devices, boot image  → everything above
 //! machine    threads, lifecycle, pause                                     → board, vcpu, memory
+//! probe      can this host run Linux guests?                               → units, memory
 //! api        HTTP over a Unix socket → typed requests                      → machine, spec
 //! ```
 #![deny(missing_docs)]
 
 pub mod bus;
 pub mod memory;
+pub mod probe;
 pub mod spec;
 pub mod units;
 pub mod virtio;
