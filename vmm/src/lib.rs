@@ -21,9 +21,12 @@
 //! ```
 #![deny(missing_docs)]
 
+pub mod arch;
 pub mod bus;
 pub mod memory;
 pub mod probe;
 pub mod spec;
+pub mod sys;
 pub mod units;
+pub mod vcpu;
 pub mod virtio;

@@ -1,0 +1,7 @@
+//! The system calls that the rest of the crate reaches the kernel through.
+// UNSAFETY: signal handlers and KVM's memory registration cannot be expressed
+// in safe Rust; each unsafe block is one call with its proof beside it.
+
+pub mod host;
+pub mod kick;
+pub mod kvm;
