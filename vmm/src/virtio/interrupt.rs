@@ -13,6 +13,7 @@ const CONFIG_CHANGE: u32 = 1 << 1;
 /// was raised.
 pub struct Interrupt {
     status: AtomicU32,
+    config_generation: AtomicU32,
     line: EventFd,
 }
 
@@ -22,6 +23,7 @@ impl Interrupt {
     pub fn new(line: EventFd) -> Self {
         Self {
             status: AtomicU32::new(0),
+            config_generation: AtomicU32::new(0),
             line,
         }
     }
@@ -33,7 +35,14 @@ impl Interrupt {
 
     /// Tells the driver that the configuration space changed.
     pub fn config_changed(&self) {
+        self.config_generation.fetch_add(1, Ordering::AcqRel);
         self.raise(CONFIG_CHANGE);
+    }
+
+    /// Changes with every change of the configuration space, so that a driver
+    /// that reads it in several pieces sees whether they belong together.
+    pub fn config_generation(&self) -> u32 {
+        self.config_generation.load(Ordering::Acquire)
     }
 
     /// The event descriptor behind the line, to bind it to the interrupt

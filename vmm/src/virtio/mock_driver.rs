@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use vm_memory::{ByteValued, Bytes as _};
 
-use super::{DeviceEnv, Interrupt, QueueSetup, Virtqueue};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use super::{DeviceEnv, Interrupt, MmioTransport, QueueSetup, Virtqueue};
+use crate::bus::BusDevice as _;
 use crate::memory::GuestMemory;
 use crate::units::{Gpa, MIB};
-use vmm_sys_util::eventfd::EventFd;
 
 /// Descriptor flag: another descriptor follows.
 pub const NEXT: u16 = 1;
@@ -108,7 +110,7 @@ pub struct MockDriver {
 }
 
 impl MockDriver {
-    /// Lays out queue number `index` with `size` descriptors.
+    /// Lays out queue number `index` with `size` descriptors, all of it zero.
     pub fn new(memory: &GuestMemory, index: usize, size: u16) -> Self {
         let mut driver = Self {
             memory: memory.clone(),
@@ -120,6 +122,10 @@ impl MockDriver {
             used: 0,
         };
         driver.forget_data();
+        let zeroes = vec![0; MIB as usize / 2];
+        memory
+            .write_slice(&zeroes, Gpa(driver.base()))
+            .expect("in memory");
         driver
     }
 
@@ -313,8 +319,49 @@ pub fn env(memory: &GuestMemory, drivers: &[&MockDriver], features: u64) -> Devi
         memory: memory.clone(),
         queues: drivers.iter().map(|d| d.virtqueue(false)).collect(),
         interrupt: Arc::new(Interrupt::new(
-            EventFd::new(libc::EFD_NONBLOCK).expect("an event descriptor"),
+            EventFd::new(EFD_NONBLOCK).expect("an event descriptor"),
         )),
         features,
     }
+}
+
+/// Reads a register of a transport.
+pub fn read_register(transport: &mut MmioTransport, offset: u64) -> u32 {
+    let mut value = [0xff; 4];
+    transport.read(offset, &mut value);
+    u32::from_le_bytes(value)
+}
+
+/// Writes a register of a transport.
+pub fn write_register(transport: &mut MmioTransport, offset: u64, value: u32) {
+    transport.write(offset, &value.to_le_bytes());
+}
+
+/// Takes a transport from reset to `DRIVER_OK`, accepting `features`, with the
+/// queues as `setups` describes them. Returns the status register.
+pub fn bring_up(transport: &mut MmioTransport, setups: &[QueueSetup], features: u64) -> u32 {
+    write_register(transport, 0x70, 0);
+    write_register(transport, 0x70, 1);
+    write_register(transport, 0x70, 3);
+    for page in 0..2 {
+        write_register(transport, 0x24, page);
+        write_register(transport, 0x20, (features >> (32 * page)) as u32);
+    }
+    write_register(transport, 0x70, 11);
+    for (index, setup) in setups.iter().enumerate() {
+        write_register(transport, 0x30, index as u32);
+        write_register(transport, 0x38, setup.size);
+        let addresses = [
+            (0x80, setup.descriptors),
+            (0x90, setup.available),
+            (0xa0, setup.used),
+        ];
+        for (register, address) in addresses {
+            write_register(transport, register, address as u32);
+            write_register(transport, register + 4, (address >> 32) as u32);
+        }
+        write_register(transport, 0x44, setup.ready.into());
+    }
+    write_register(transport, 0x70, 15);
+    read_register(transport, 0x70)
 }

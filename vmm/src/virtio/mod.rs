@@ -3,6 +3,7 @@
 mod chain;
 mod device;
 mod interrupt;
+mod mmio;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod mock_driver;
 mod queue;
@@ -10,4 +11,5 @@ mod queue;
 pub use chain::{Buffers, Chain, MAX_DESCRIPTORS};
 pub use device::{DeviceEnv, DeviceFault, Identity, VirtioDevice};
 pub use interrupt::Interrupt;
+pub use mmio::{MmioTransport, TransportSubscriber};
 pub use queue::{QueueSetup, Virtqueue};
