@@ -55,7 +55,8 @@ common_tree() {
 	echo 'user:x:1000:' >>etc/group
 	echo 'user:*:20454::::::' >>etc/shadow
 	mkdir -m 755 home/user
-	chown 1000:1000 home/user
+	[ ! -d etc/skel ] || cp -r etc/skel/. home/user
+	chown -R 1000:1000 home/user
 	echo coppice | write etc/hostname
 	write etc/hosts <<-'END'
 	127.0.0.1 localhost coppice

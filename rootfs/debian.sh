@@ -105,11 +105,15 @@ debian_install() {
 	repository=$(mktemp -d "$work/repository.XXXXXX")
 	debian_repository "$repository"
 	sed -n 's/^source deb \[[^]]*\]/deb/p' "$lock" >"$work/sources.list"
+	chmod 644 "$work/sources.list"
 	names=$(sed -n 's/^Package: //p' "$repository/Packages" | paste -s -d ,)
+	# force-unsafe-io: a crash leaves no image at all, so dpkg need not sync each
+	# file. It stays in the image, whose machines are as easily made anew.
 	# shellcheck disable=SC2016 # the hook's $1 is for mmdebstrap's shell
 	# PYTHONHASHSEED: the order of a set decides the bytes of a .pyc file.
 	SOURCE_DATE_EPOCH=$(debian_epoch) PYTHONHASHSEED=0 mmdebstrap \
 		--variant=minbase --architectures=$arch --format=tar --include="$names" \
+		--dpkgopt=force-unsafe-io \
 		--dpkgopt='path-exclude=/usr/share/man/*' \
 		--dpkgopt='path-exclude=/usr/share/info/*' \
 		--dpkgopt='path-exclude=/usr/share/locale/*' \
@@ -119,9 +123,8 @@ debian_install() {
 		--dpkgopt='path-exclude=/usr/bin/*lto-dump*' \
 		--dpkgopt='path-exclude=/usr/lib/gcc/*/lib?san.a' \
 		--customize-hook="copy-in $work/sources.list /etc/apt" \
-		--customize-hook='cd "$1" && rm -rf var/log/* var/cache/* var/lib/apt/lists \
-			var/lib/dpkg/*-old var/lib/systemd etc/*- root/.[!.]* &&
-			mkdir -p var/lib/apt/lists/partial var/cache/apt/archives/partial' \
+		--customize-hook='cd "$1" && rm -rf var/lib/apt/lists/* var/lib/dpkg/*-old etc/*- &&
+			find var/log var/cache -type f -delete' \
 		$suite "$1" "deb [trusted=yes] copy:$repository ./"
 	rm -rf "$repository"
 }
