@@ -1,0 +1,263 @@
+//! Why a machine could not be run.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use coppice_agent_protocol::{AgentError, EncodeError, ReadError};
+
+/// What went wrong outside the command itself.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// One of our own programs is nowhere to be found.
+    #[error(
+        "the program {name} was not found (looked for {}); build it with \
+         `cargo build` or say where it is with {variable}",
+        list(.tried)
+    )]
+    NoProgram {
+        /// Its file name.
+        name: &'static str,
+        /// The variable that can name it.
+        variable: &'static str,
+        /// Where it was looked for.
+        tried: Vec<PathBuf>,
+    },
+
+    /// The agent needs libraries that the guest need not have.
+    #[error(
+        "the agent {} is dynamically linked and cannot start as the first process of any \
+         image; build it with `cargo build -p coppice-agent --target x86_64-unknown-linux-musl`",
+        .0.display()
+    )]
+    AgentNotStatic(PathBuf),
+
+    /// The agent is something else altogether.
+    #[error("the agent {} is no x86-64 program", .0.display())]
+    AgentNotProgram(PathBuf),
+
+    /// No image of this name was built.
+    #[error(
+        "there is no image named `{name}` (looked for {}); build it with `./dev image {name}`, \
+         or give a path with a slash in it (./{name}) if you mean a file",
+        .tried.display()
+    )]
+    NoImage {
+        /// The name that was asked for.
+        name: String,
+        /// Where its file would be.
+        tried: PathBuf,
+    },
+
+    /// No kernel was built, and none was named.
+    #[error(
+        "there is no guest kernel (looked for {}); build it with `./dev kernel` or name one \
+         with --kernel",
+        .0.display()
+    )]
+    NoKernel(PathBuf),
+
+    /// A named file cannot be read.
+    #[error("the {what} {} cannot be used: {source}", .path.display())]
+    File {
+        /// What it is for.
+        what: &'static str,
+        /// Its path.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+
+    /// A named file is a directory or the like.
+    #[error("the {what} {} is not a file", .path.display())]
+    NotAFile {
+        /// What it is for.
+        what: &'static str,
+        /// Its path.
+        path: PathBuf,
+    },
+
+    /// The image holds nothing that the agent could mount.
+    #[error(
+        "the image {} holds no file system that is known here (ext2/3/4, squashfs, erofs); \
+         a disk with a partition table must be cut into its partitions first",
+        .0.display()
+    )]
+    UnknownFileSystem(PathBuf),
+
+    /// Somebody else holds the image in a way that excludes us.
+    #[error(
+        "the image {} is in use by another machine{}",
+        .path.display(),
+        if *.writable {
+            "; only one machine at a time can have it with --writable"
+        } else {
+            " that may write to it; wait for its end or copy the image"
+        }
+    )]
+    ImageInUse {
+        /// The image.
+        path: PathBuf,
+        /// Whether it was wanted for writing.
+        writable: bool,
+    },
+
+    /// There is no place for sockets and the like.
+    #[error("no directory for a running machine could be made: {}", list_errors(.0))]
+    NoRunDir(Vec<(PathBuf, io::Error)>),
+
+    /// Something that this host should be able to do failed.
+    #[error("{what}: {source}")]
+    Host {
+        /// What was attempted.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+
+    /// The VMM ended before the guest's agent was up.
+    #[error("the machine did not start: coppice-vmm ended ({status}){said}")]
+    DidNotStart {
+        /// How it ended.
+        status: ExitStatus,
+        /// The last it said.
+        said: LastWords,
+    },
+
+    /// The agent did not answer in time.
+    #[error(
+        "the guest's agent did not answer within {} s; if the guest is only slow, give it more \
+         with --boot-timeout; --boot-args loglevel=7 shows more of its boot{said}",
+        .after.as_secs_f32()
+    )]
+    NeverReady {
+        /// How long it had.
+        after: Duration,
+        /// The last it said.
+        said: LastWords,
+    },
+
+    /// The VMM ended while a command ran.
+    #[error("the machine is gone: coppice-vmm ended ({status}) before its time{said}")]
+    Gone {
+        /// How it ended.
+        status: ExitStatus,
+        /// The last it said.
+        said: LastWords,
+    },
+
+    /// The agent closed the stream although the machine still runs.
+    #[error("the guest's agent closed the connection before the command had ended{0}")]
+    AgentGone(LastWords),
+
+    /// The agent did not keep to the time limit that it was given.
+    #[error("the command's time of {} s was up, but the guest did not end it", .0.as_secs_f32())]
+    TimeoutIgnored(Duration),
+
+    /// The agent refused.
+    #[error("{0}")]
+    Refused(AgentError),
+
+    /// The agent speaks another protocol.
+    #[error(
+        "the guest's agent speaks protocol version {agent}, this coppice speaks {ours}; use the \
+         coppice-agent of the same build"
+    )]
+    Version {
+        /// The agent's.
+        agent: u16,
+        /// Ours.
+        ours: u16,
+    },
+
+    /// The agent's bytes make no sense.
+    #[error("the guest's agent broke the protocol: {0}")]
+    Protocol(String),
+
+    /// The command line is too long for the protocol.
+    #[error(transparent)]
+    TooLong(#[from] EncodeError),
+
+    /// A signal ended us before a command was there to pass it on to.
+    #[error("ended by signal {0}")]
+    Signalled(u8),
+}
+
+impl Error {
+    /// The exit code if coppice or the machine failed, as `env` and `timeout`
+    /// have it.
+    pub const FAILURE: u8 = 125;
+
+    /// `Host` with the system's answer.
+    pub fn host(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Host { what, source }
+    }
+
+    /// The exit code that stands for it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Refused(error) => error.kind.shell_code(),
+            Self::Signalled(signal) => signal.saturating_add(128),
+            Self::TimeoutIgnored(_) => 124,
+            _ => Self::FAILURE,
+        }
+    }
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Io(source) => Self::Host {
+                what: "the connection to the guest's agent failed",
+                source,
+            },
+            other => Self::Protocol(other.to_string()),
+        }
+    }
+}
+
+/// The last lines of the machine's console and of the VMM itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LastWords {
+    /// What the VMM wrote to its standard error.
+    pub vmm: Vec<String>,
+    /// What the guest wrote to its serial console.
+    pub console: Vec<String>,
+    /// Why this host's KVM is no good, if that is so.
+    pub host: Option<String>,
+}
+
+impl fmt::Display for LastWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(host) = &self.host {
+            write!(f, "\n{host}")?;
+        }
+        for (title, lines) in [
+            ("coppice-vmm said", &self.vmm),
+            ("the guest's console ended with", &self.console),
+        ] {
+            if !lines.is_empty() {
+                write!(f, "\n{title}:")?;
+                for line in lines {
+                    write!(f, "\n  {line}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    let paths: Vec<_> = paths.iter().map(|p| p.display().to_string()).collect();
+    paths.join(", ")
+}
+
+fn list_errors(errors: &[(PathBuf, io::Error)]) -> String {
+    let errors: Vec<_> = errors
+        .iter()
+        .map(|(path, error)| format!("{}: {error}", path.display()))
+        .collect();
+    errors.join("; ")
+}

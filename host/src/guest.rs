@@ -1,0 +1,121 @@
+//! The way to the agent: it calls when it is ready, then we call it.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use coppice_agent_protocol::{
+    AGENT_PORT, AgentHello, HostHello, MessageReader, PROTOCOL_VERSION, PowerAction, READY_PORT,
+    ToAgent, ToHost, write_message,
+};
+
+use crate::error::Error;
+
+/// How long a part of a conversation may take that both sides should finish
+/// at once. A stuck guest must not hold us.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest answer to CONNECT: `OK 4294967295`.
+const ANSWER_MAX: usize = 32;
+
+/// Where the agent reports that it is ready.
+#[derive(Debug)]
+pub struct Ready(UnixListener);
+
+impl Ready {
+    /// Listens. To be done before the machine starts, so that its agent finds
+    /// somebody.
+    pub fn listen(vsock: &Path) -> io::Result<Self> {
+        let mut path = vsock.as_os_str().to_owned();
+        path.push(format!("_{READY_PORT}"));
+        UnixListener::bind(PathBuf::from(path)).map(Self)
+    }
+
+    /// Takes a call; `None` if the caller says nothing.
+    pub fn take(&self) -> Result<Option<AgentHello>, Error> {
+        let failed = Error::host("the agent's call could not be taken");
+        let stream = match self.0.accept().and_then(|(stream, _)| patient(stream)) {
+            Ok(stream) => stream,
+            Err(error) => return Err(failed(error)),
+        };
+        match MessageReader::<_, ToHost>::new(stream).next_message()? {
+            Some(ToHost::Hello(hello)) => check(hello).map(Some),
+            Some(ToHost::Error(error)) => Err(Error::Refused(error)),
+            Some(other) => Err(Error::Protocol(format!("a call began with {other:?}"))),
+            None => Ok(None),
+        }
+    }
+}
+
+impl AsFd for Ready {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Refuses an agent of another protocol.
+pub fn check(hello: AgentHello) -> Result<AgentHello, Error> {
+    match hello.protocol == PROTOCOL_VERSION {
+        true => Ok(hello),
+        false => Err(Error::Version {
+            agent: hello.protocol,
+            ours: PROTOCOL_VERSION,
+        }),
+    }
+}
+
+/// A connection to the agent's port.
+pub fn connect(vsock: &Path) -> Result<UnixStream, Error> {
+    open(vsock).map_err(Error::host("the guest's agent cannot be reached"))
+}
+
+fn open(vsock: &Path) -> io::Result<UnixStream> {
+    let mut stream = patient(UnixStream::connect(vsock)?)?;
+    writeln!(stream, "CONNECT {AGENT_PORT}")?;
+    let mut answer = Vec::new();
+    let mut byte = [0];
+    // One at a time: what follows the line belongs to the agent.
+    while !answer.ends_with(b"\n") {
+        if stream.read(&mut byte)? == 0 || answer.len() == ANSWER_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::ConnectionRefused,
+                format!("nobody answers on port {AGENT_PORT}"),
+            ));
+        }
+        answer.extend(byte);
+    }
+    if !answer.starts_with(b"OK ") {
+        let said = String::from_utf8_lossy(&answer).into_owned();
+        return Err(io::Error::new(io::ErrorKind::InvalidData, said));
+    }
+    Ok(stream)
+}
+
+/// Asks the agent to end everything, write everything to disk, and switch the
+/// machine off.
+pub fn shut_down(vsock: &Path) -> Result<(), Error> {
+    let mut stream = connect(vsock)?;
+    let failed = || Error::host("the guest's agent cannot be told to shut down");
+    for message in [
+        ToAgent::Hello(HostHello::default()),
+        ToAgent::Shutdown(PowerAction::PowerOff),
+    ] {
+        write_message(&mut stream, &message).map_err(failed())?;
+    }
+    let mut reader = MessageReader::<_, ToHost>::new(stream);
+    loop {
+        match reader.next_message()? {
+            Some(ToHost::Hello(hello)) => drop(check(hello)?),
+            Some(ToHost::Error(error)) => return Err(Error::Refused(error)),
+            Some(_) | None => return Ok(()),
+        }
+    }
+}
+
+fn patient(stream: UnixStream) -> io::Result<UnixStream> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}

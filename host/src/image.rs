@@ -1,0 +1,141 @@
+//! What an image holds, and whose it is while a machine runs on it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::error::Error;
+
+/// An image that is locked for as long as this value lives: many machines may
+/// read it together, or one may write to it.
+#[derive(Debug)]
+pub struct Image {
+    /// Its file.
+    pub path: PathBuf,
+    /// The kernel's name for the file system in it.
+    pub file_system: &'static str,
+    /// The machine may write to it.
+    pub writable: bool,
+    _lock: Flock<File>,
+}
+
+impl Image {
+    /// Opens, recognises and locks the image at `path`.
+    pub fn open(path: PathBuf, writable: bool) -> Result<Self, Error> {
+        let unusable = |source| Error::File {
+            what: "image",
+            path: path.clone(),
+            source,
+        };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(writable)
+            .open(&path)
+            .map_err(unusable)?;
+        let file_system = recognise(&file)
+            .map_err(unusable)?
+            .ok_or_else(|| Error::UnknownFileSystem(path.clone()))?;
+        let lock = match Flock::lock(file, wanted(writable)) {
+            Ok(lock) => lock,
+            Err((_, Errno::EWOULDBLOCK)) => return Err(Error::ImageInUse { path, writable }),
+            Err((_, errno)) => return Err(unusable(errno.into())),
+        };
+        Ok(Self {
+            path,
+            file_system,
+            writable,
+            _lock: lock,
+        })
+    }
+}
+
+fn wanted(writable: bool) -> FlockArg {
+    match writable {
+        true => FlockArg::LockExclusiveNonblock,
+        false => FlockArg::LockSharedNonblock,
+    }
+}
+
+/// Offset, magic bytes, and the kernel's name of each file system that the
+/// guest kernel can have as its root. The ext4 driver serves ext2 and ext3.
+const MAGICS: [(u64, &[u8], &str); 3] = [
+    (1024 + 56, &0xef53_u16.to_le_bytes(), "ext4"),
+    (0, b"hsqs", "squashfs"),
+    (1024, &0xe0f5_e1e2_u32.to_le_bytes(), "erofs"),
+];
+
+fn recognise(file: &File) -> io::Result<Option<&'static str>> {
+    for (offset, magic, name) in MAGICS {
+        let mut found = [0; 4];
+        let found = &mut found[..magic.len()];
+        match file.read_exact_at(found, offset) {
+            Ok(()) if found == magic => return Ok(Some(name)),
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the file can be opened for reading.
+pub fn check_readable(what: &'static str, path: &Path) -> Result<(), Error> {
+    File::open(path).map(drop).map_err(|source| Error::File {
+        what,
+        path: path.to_path_buf(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(offset: u64, magic: &[u8]) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().expect("file");
+        file.as_file().write_all_at(magic, offset).expect("written");
+        file
+    }
+
+    #[test]
+    fn file_systems_are_recognised() {
+        for (offset, magic, name) in MAGICS {
+            let file = image(offset, magic);
+            let image = Image::open(file.path().into(), false).expect("known");
+            assert_eq!(image.file_system, name);
+        }
+    }
+
+    #[test]
+    fn other_contents_are_refused() {
+        for (offset, bytes) in [
+            (0, &b""[..]),
+            (0, b"hs"),
+            (510, &[0x55, 0xaa]),
+            (4000, b"x"),
+        ] {
+            let file = image(offset, bytes);
+            let error = Image::open(file.path().into(), false).expect_err("unknown");
+            assert!(matches!(error, Error::UnknownFileSystem(_)), "{error}");
+        }
+    }
+
+    #[test]
+    fn readers_share_and_a_writer_is_alone() {
+        let file = image(0, b"hsqs");
+        let open = |writable| Image::open(file.path().into(), writable);
+        let first = open(false).expect("free");
+        let second = open(false).expect("shared");
+        assert!(matches!(open(true), Err(Error::ImageInUse { .. })));
+        drop((first, second));
+        let writer = open(true).expect("free");
+        assert!(matches!(open(false), Err(Error::ImageInUse { .. })));
+        assert!(matches!(open(true), Err(Error::ImageInUse { .. })));
+        drop(writer);
+        open(false).expect("free again");
+    }
+}
