@@ -22,7 +22,9 @@
 #![deny(missing_docs)]
 
 pub mod arch;
+pub mod backends;
 pub mod bus;
+pub mod devices;
 pub mod memory;
 pub mod probe;
 pub mod spec;

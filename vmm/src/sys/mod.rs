@@ -2,6 +2,7 @@
 // UNSAFETY: signal handlers and KVM's memory registration cannot be expressed
 // in safe Rust; each unsafe block is one call with its proof beside it.
 
+pub mod file;
 pub mod host;
 pub mod kick;
 pub mod kvm;

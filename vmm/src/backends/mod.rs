@@ -1,0 +1,4 @@
+//! What the host lends to devices.
+
+pub mod disk;
+pub mod disk_file;
