@@ -6,6 +6,7 @@
 //! ```text
 //! units      addresses, sizes, ids as types; no unsafe, no I/O
 //! spec       what was asked for: plain data, parsed and checked           → units
+//! logger     log lines, written at once and never waited for               → spec
 //! sys        the only system calls: KVM, mmap, eventfd, signals            → units
 //! arch       x86_64 tables as data: layout, CPUID, MSRs, ACPI, boot page   → units
 //! memory     regions, memory slots, guest access                           → units, sys, arch
@@ -17,14 +18,16 @@
 //! board      specification → address map, interrupts, devices, boot image  → everything above
 //! machine    threads, lifecycle, pause                                     → board, vcpu, memory
 //! probe      can this host run Linux guests?                               → units, memory
-//! api        HTTP over a Unix socket → typed requests                      → machine, spec
+//! api        HTTP over a Unix socket → typed requests                      → machine, logger, spec
 //! ```
 #![deny(missing_docs)]
 
+pub mod api;
 pub mod arch;
 pub mod backends;
 pub mod bus;
 pub mod devices;
+pub mod logger;
 pub mod memory;
 pub mod probe;
 pub mod spec;
