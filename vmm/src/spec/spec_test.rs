@@ -123,10 +123,6 @@ fn what_cannot_be_honoured_is_refused() {
             ..drive("a", false)
         },
         DriveConfig {
-            io_engine: IoEngine::Async,
-            ..drive("a", false)
-        },
-        DriveConfig {
             socket: Some("/s".into()),
             ..drive("a", false)
         },
