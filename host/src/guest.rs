@@ -77,8 +77,12 @@ fn open(vsock: &Path) -> io::Result<UnixStream> {
     let mut answer = Vec::new();
     let mut byte = [0];
     // One at a time: what follows the line belongs to the agent.
-    while !answer.ends_with(b"\n") {
-        if stream.read(&mut byte)? == 0 || answer.len() == ANSWER_MAX {
+    while !answer.ends_with(b"\n") && answer.len() < ANSWER_MAX {
+        let len = match stream.read(&mut byte) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
+            result => result?,
+        };
+        if len == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::ConnectionRefused,
                 format!("nobody answers on port {AGENT_PORT}"),

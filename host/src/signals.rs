@@ -23,8 +23,8 @@ pub enum Arrived {
     End(u8),
 }
 
-/// Catches the signals that concern a run. Children start with a clean mask,
-/// which is the standard library's promise.
+/// Catches the signals that concern a run. Children inherit that they are
+/// blocked unless they are given another mask.
 #[derive(Debug)]
 pub struct Signals(SignalFd);
 

@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::getppid;
 
 use crate::error::{Error, LastWords};
@@ -49,7 +51,7 @@ impl Vmm {
             Serial::Kept { .. } => Stdio::null(),
             Serial::Taken => Stdio::piped(),
         });
-        die_with_us(&mut command);
+        prepare(&mut command);
         let child = command.spawn().map_err(|source| Error::File {
             what: "program",
             path: program.to_path_buf(),
@@ -130,14 +132,16 @@ impl Drop for Vmm {
     }
 }
 
-/// Lets the kernel kill the child when this process ends for whatever reason.
+/// Lets the kernel kill the child when this process ends for whatever reason,
+/// and gives it a clean signal mask: ours would be inherited.
 ///
 /// Note: "this process" is in truth the thread that starts the child. The main
 /// thread does, and ends last.
-fn die_with_us(command: &mut Command) {
+fn prepare(command: &mut Command) {
     let parent = nix::unistd::getpid();
-    let ask = move || {
-        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
+    let in_child = move || {
+        SigSet::empty().thread_set_mask()?;
+        set_pdeathsig(Signal::SIGKILL)?;
         // We may have been killed before the request was made.
         match getppid() == parent {
             true => Ok(()),
@@ -145,6 +149,6 @@ fn die_with_us(command: &mut Command) {
         }
     };
     // SAFETY: between fork and exec only async-signal-safe things may happen;
-    // these are two system calls and values on the stack.
-    unsafe { command.pre_exec(ask) };
+    // these are three system calls and values on the stack.
+    unsafe { command.pre_exec(in_child) };
 }

@@ -1,0 +1,165 @@
+//! The agent's side of the protocol, as plainly as can be.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStdin, Command as Process, Stdio as Pipe};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use coppice_agent_protocol::{
+    AgentError, AgentHello, Command, ErrorKind, ExecRequest, ExitStatus, MessageReader, Outcome,
+    Stdio, ToAgent, ToHost, write_message,
+};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+type Reader = MessageReader<UnixStream, ToAgent>;
+
+/// Where answers go; shared by the threads of one request.
+#[derive(Clone)]
+struct Answers(Arc<Mutex<UnixStream>>);
+
+impl Answers {
+    /// False if nobody is there any more.
+    fn send(&self, message: &ToHost) -> bool {
+        write_message(&mut *self.0.lock().expect("not poisoned"), message).is_ok()
+    }
+}
+
+/// Serves one connection.
+pub fn serve(stream: UnixStream, hello: AgentHello) {
+    let mut reader = Reader::new(stream.try_clone().expect("cloned"));
+    let answers = Answers(Arc::new(Mutex::new(stream)));
+    answers.send(&ToHost::Hello(hello));
+    loop {
+        match reader.next_message() {
+            Ok(Some(ToAgent::Hello(_))) => {}
+            Ok(Some(ToAgent::Exec(request))) => return exec(*request, reader, &answers),
+            Ok(Some(ToAgent::Shutdown(_))) => shut_down(&answers),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+}
+
+fn shut_down(answers: &Answers) {
+    if let Some(log) = std::env::var_os("STAND_IN_LOG") {
+        let log = OpenOptions::new().create(true).append(true).open(log);
+        writeln!(log.expect("opened"), "shutdown").expect("written");
+    }
+    answers.send(&ToHost::ShuttingDown);
+    std::process::exit(0);
+}
+
+fn exec(request: ExecRequest, reader: Reader, answers: &Answers) {
+    let limit = request.timeout_ms.map(Duration::from_millis);
+    let mut child = match spawn(request) {
+        Ok(child) => child,
+        Err(error) => {
+            let kind = match error.kind() {
+                io::ErrorKind::NotFound => ErrorKind::NotFound,
+                io::ErrorKind::PermissionDenied => ErrorKind::NotExecutable,
+                _ => ErrorKind::BadRequest,
+            };
+            answers.send(&ToHost::Error(AgentError::new(kind, error.to_string())));
+            return;
+        }
+    };
+    answers.send(&ToHost::Started(child.id()));
+    let group = Pid::from_raw(child.id() as i32);
+    let outputs = [
+        follow(child.stdout.take().expect("piped"), ToHost::Stdout, answers),
+        follow(child.stderr.take().expect("piped"), ToHost::Stderr, answers),
+    ];
+    let stdin = child.stdin.take();
+    let to_stdin = answers.clone();
+    thread::spawn(move || feed(reader, stdin, group, &to_stdin));
+
+    let timed_out = Arc::new(AtomicBool::new(false));
+    if let Some(limit) = limit {
+        let timed_out = Arc::clone(&timed_out);
+        thread::spawn(move || {
+            thread::sleep(limit);
+            timed_out.store(true, Ordering::SeqCst);
+            let _ = killpg(group, Signal::SIGKILL);
+        });
+    }
+    let started = Instant::now();
+    let status = child.wait().expect("waited");
+    for output in outputs {
+        output.join().expect("no panic");
+    }
+    answers.send(&ToHost::Exit(ExitStatus {
+        outcome: match status.signal() {
+            Some(signal) => Outcome::Signal(signal as u8),
+            None => Outcome::Code(status.code().unwrap_or(0) as u8),
+        },
+        timed_out: timed_out.load(Ordering::SeqCst),
+        oom_killed: false,
+        elapsed_us: started.elapsed().as_micros() as u64,
+    }));
+}
+
+fn spawn(request: ExecRequest) -> io::Result<Child> {
+    let mut argv = match request.command {
+        Command::Argv(argv) => argv.into_iter(),
+        Command::Shell(line) => vec![b"/bin/sh".to_vec(), b"-c".to_vec(), line].into_iter(),
+    };
+    let program = OsString::from_vec(argv.next().unwrap_or_default());
+    let mut process = Process::new(program);
+    process.args(argv.map(OsString::from_vec)).process_group(0);
+    for (name, value) in request.env {
+        process.env(OsString::from_vec(name), OsString::from_vec(value));
+    }
+    if let Some(dir) = request.cwd {
+        process.current_dir(OsString::from_vec(dir));
+    }
+    process.stdin(match request.stdio {
+        Stdio::Pipes { stdin: true } => Pipe::piped(),
+        _ => Pipe::null(),
+    });
+    process.stdout(Pipe::piped()).stderr(Pipe::piped()).spawn()
+}
+
+/// Sends what comes out of the command.
+fn follow(
+    mut from: impl Read + Send + 'static,
+    message: fn(Vec<u8>) -> ToHost,
+    answers: &Answers,
+) -> thread::JoinHandle<()> {
+    let answers = answers.clone();
+    thread::spawn(move || {
+        let mut chunk = [0; 64 * 1024];
+        while let Ok(len @ 1..) = from.read(&mut chunk) {
+            if !answers.send(&message(chunk[..len].to_vec())) {
+                return;
+            }
+        }
+    })
+}
+
+/// Passes on what the host sends. A host that goes ends the command.
+fn feed(mut reader: Reader, mut stdin: Option<ChildStdin>, group: Pid, answers: &Answers) {
+    while let Ok(Some(message)) = reader.next_message() {
+        match message {
+            ToAgent::Stdin(bytes) => {
+                if let Some(stdin) = &mut stdin {
+                    let _ = stdin.write_all(&bytes);
+                }
+                answers.send(&ToHost::StdinCredit(bytes.len() as u32));
+            }
+            ToAgent::StdinClose => stdin = None,
+            ToAgent::Signal(signal) => {
+                let signal = Signal::try_from(i32::from(signal)).expect("a signal");
+                let _ = killpg(group, signal);
+            }
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    let _ = killpg(group, Signal::SIGKILL);
+}
