@@ -2,3 +2,4 @@
 
 pub mod disk;
 pub mod disk_file;
+pub mod unix;

@@ -2,3 +2,4 @@
 
 pub mod block;
 pub mod rng;
+pub mod vsock;
