@@ -27,10 +27,7 @@ pub mod arch;
 pub mod backends;
 pub mod bus;
 pub mod devices;
-<<<<<<< HEAD
 pub mod logger;
-=======
->>>>>>> 4541286 (vsock: sockets between guest and host, with Unix sockets on the host's side)
 pub mod memory;
 pub mod probe;
 pub mod spec;
