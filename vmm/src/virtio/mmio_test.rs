@@ -286,8 +286,15 @@ fn a_reset_in_any_state_leads_back_to_the_start() {
             _ => rig.write(STATUS, reached),
         }
         assert_eq!(rig.read(STATUS), reached);
-        rig.drivers[0].send(&[b"x"], &[]);
-        rig.write(MmioTransport::QUEUE_NOTIFY, 0);
+        // One request is done and not acknowledged, another is on its way.
+        for settled in [true, false] {
+            rig.drivers[0].send(&[b"x"], &[]);
+            rig.write(MmioTransport::QUEUE_NOTIFY, 0);
+            if settled {
+                rig.settle();
+            }
+        }
+        assert_eq!(rig.read(0x60), u32::from(reached >= 15));
         rig.write(STATUS, 0);
         assert_eq!((rig.read(STATUS), rig.read(0x60)), (0, 0));
         rig.write(0x30, 0);

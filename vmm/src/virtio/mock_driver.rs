@@ -110,7 +110,7 @@ pub struct MockDriver {
 }
 
 impl MockDriver {
-    /// Lays out queue number `index` with `size` descriptors, all of it zero.
+    /// Lays out queue number `index` with `size` descriptors, rings all zero.
     pub fn new(memory: &GuestMemory, index: usize, size: u16) -> Self {
         let mut driver = Self {
             memory: memory.clone(),
@@ -122,7 +122,8 @@ impl MockDriver {
             used: 0,
         };
         driver.forget_data();
-        let zeroes = vec![0; MIB as usize / 2];
+        // The rings have 26 bytes for each descriptor and a few besides.
+        let zeroes = vec![0; 26 * usize::from(size) + 32];
         memory
             .write_slice(&zeroes, Gpa(driver.base()))
             .expect("in memory");

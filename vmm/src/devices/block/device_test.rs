@@ -1,4 +1,8 @@
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use vm_memory::VolatileSlice;
 
 use vmm_sys_util::tempdir::TempDir;
 
@@ -168,4 +172,58 @@ fn a_broken_queue_is_a_fault() {
     block.start(env(&memory, &[&driver], 0)).unwrap();
     driver.set_available_index(17);
     block.queue_notified(0).unwrap_err();
+}
+
+/// Takes everything and counts flushes.
+struct Counting(Arc<AtomicUsize>);
+
+impl DiskBackend for Counting {
+    fn len(&self) -> u64 {
+        4096
+    }
+    fn read_vectored_at(&mut self, _: &[VolatileSlice<'_>], _: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn write_vectored_at(&mut self, _: &[VolatileSlice<'_>], _: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+    fn discard(&mut self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+    fn write_zeroes(&mut self, _: u64, _: u64, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_durable_drive_is_flushed_when_it_stops_and_something_was_written() {
+    let memory = guest_memory();
+    for (cache_type, write, expected) in [
+        (CacheType::Writeback, true, 1),
+        (CacheType::Writeback, false, 0),
+        (CacheType::Unsafe, true, 0),
+    ] {
+        let flushes = Arc::new(AtomicUsize::new(0));
+        let config = DriveConfig {
+            cache_type,
+            ..config(Path::new("ignored"))
+        };
+        let backend = Box::new(Counting(flushes.clone()));
+        let mut block = Block::with_backend(&config, backend).unwrap();
+        let mut driver = MockDriver::new(&memory, 0, 16);
+        block.start(env(&memory, &[&driver], FLUSH)).unwrap();
+        if write {
+            let mut request = read_request(0);
+            request[0] = 1; // A write.
+            driver.send(&[&request, &[0; 512]], &[1]);
+            block.queue_notified(0).unwrap();
+        }
+        block.stop();
+        block.stop();
+        assert_eq!(flushes.load(Ordering::Relaxed), expected);
+    }
 }
