@@ -1,5 +1,6 @@
 //! What the host lends to devices.
 
+pub mod console;
 pub mod disk;
 pub mod disk_file;
 pub mod unix;

@@ -1,6 +1,6 @@
 //! The processor and the kernel of this host.
 
-use std::arch::x86_64::{__cpuid, __cpuid_count};
+use std::arch::x86_64::{__cpuid_count, CpuidResult};
 use std::fs;
 
 use serde::Serialize;
@@ -25,30 +25,37 @@ pub struct HostFacts {
 
 impl HostFacts {
     pub(super) fn gather() -> Self {
-        let highest = __cpuid(0);
-        let features = __cpuid(1);
+        let highest = cpuid(0);
+        let features = cpuid(1);
         let has_xsave = features.ecx & 1 << 26 != 0 && highest.eax >= 0xd;
         let under_hypervisor = features.ecx & 1 << 31 != 0;
         let vmx = features.ecx & 1 << 5 != 0;
-        let svm = __cpuid(0x8000_0000).eax >= 0x8000_0001 && __cpuid(0x8000_0001).ecx & 1 << 2 != 0;
+        let svm = cpuid(0x8000_0000).eax >= 0x8000_0001 && cpuid(0x8000_0001).ecx & 1 << 2 != 0;
         Self {
             cpu_vendor: text(&[highest.ebx, highest.edx, highest.ecx]),
             virtualisation: vmx || svm,
             hypervisor: under_hypervisor.then(|| {
-                let leaf = __cpuid(0x4000_0000);
+                let leaf = cpuid(0x4000_0000);
                 text(&[leaf.ebx, leaf.ecx, leaf.edx])
             }),
-            xsave_bytes: if has_xsave {
-                __cpuid_count(0xd, 0).ecx
-            } else {
-                0
-            },
+            xsave_bytes: if has_xsave { cpuid(0xd).ecx } else { 0 },
             tsc_deadline_timer: features.ecx & 1 << 24 != 0,
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
                 .map(|release| release.trim().to_owned())
                 .unwrap_or_default(),
         }
     }
+}
+
+/// CPUID leaf `leaf`, subleaf 0.
+#[allow(
+    unused_unsafe,
+    reason = "the intrinsic is an unsafe function up to Rust 1.92 and a safe one since"
+)]
+fn cpuid(leaf: u32) -> CpuidResult {
+    // SAFETY: every x86-64 processor has the instruction, and it has no effect
+    // beyond its result.
+    unsafe { __cpuid_count(leaf, 0) }
 }
 
 /// The characters in `registers`, without the padding.
