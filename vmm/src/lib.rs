@@ -25,9 +25,11 @@
 pub mod api;
 pub mod arch;
 pub mod backends;
+pub mod board;
 pub mod bus;
 pub mod devices;
 pub mod logger;
+pub mod machine;
 pub mod memory;
 pub mod probe;
 pub mod spec;

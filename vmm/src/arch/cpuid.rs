@@ -17,6 +17,14 @@ pub struct Topology {
 }
 
 impl Topology {
+    /// One socket of `vcpus` CPUs, two to a core with `smt`.
+    pub fn new(vcpus: u8, smt: bool) -> Self {
+        Self {
+            vcpus,
+            threads_per_core: if smt && vcpus > 1 { 2 } else { 1 },
+        }
+    }
+
     fn cores(self) -> u8 {
         self.vcpus.div_ceil(self.threads_per_core)
     }
@@ -35,6 +43,14 @@ impl Topology {
 /// Bits needed to number `count` things from 0.
 fn bits_for(count: u8) -> u32 {
     u32::from(count).next_power_of_two().trailing_zeros()
+}
+
+/// The width of guest physical addresses in bits (leaf 0x80000008).
+pub fn address_bits(supported: &[kvm_cpuid_entry2]) -> u32 {
+    /// What every 64-bit CPU has.
+    const LEAST: u32 = 36;
+    let leaf = supported.iter().find(|entry| entry.function == 0x8000_0008);
+    leaf.map_or(LEAST, |entry| (entry.eax & 0xff).clamp(LEAST, 52))
 }
 
 /// Turns what KVM supports into what CPU number `vcpu` says.

@@ -1,0 +1,280 @@
+//! The whole running thing: memory, board, vCPUs and their threads.
+//!
+//! ```text
+//! build ──▶ built ──start──▶ running ◀──pause/resume──▶ paused
+//!             │                 │                          │
+//!             └─────────────────┴────────── stop ──────────┘
+//! ```
+//!
+//! The guest may end by itself in any running state: it resets, powers off,
+//! panics, or a vCPU fails. Then [`Machine::ended`] becomes readable and
+//! [`Machine::outcome`] says why; the vCPUs have left the guest or are about
+//! to, and [`Machine::stop`] is all that is left to call.
+
+mod gate;
+mod outcome;
+mod threads;
+
+use std::io;
+use std::sync::Arc;
+
+use event_manager::{EventManager, MutEventSubscriber, SubscriberOps};
+use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, kvm_pit_config};
+use kvm_ioctls::{Kvm, VmFd};
+use vmm_sys_util::eventfd::EventFd;
+
+pub use outcome::Outcome;
+
+use self::outcome::Ending;
+use self::threads::VcpuThreads;
+use crate::arch::cpuid::{self, Topology};
+use crate::arch::layout;
+use crate::backends::console::ConsoleSubscriber;
+use crate::board::{self, Board, BoardError, BootImageError};
+use crate::memory::{self, GuestMemory, MemoryError};
+use crate::spec::{Spec, SpecError};
+use crate::sys::kick;
+use crate::sys::kvm::{self, KvmError};
+use crate::vcpu::Vcpu;
+use crate::virtio::TransportSubscriber;
+
+/// The event loop that serves a machine's devices.
+pub type Events = EventManager<Box<dyn MutEventSubscriber>>;
+
+/// Why a machine could not be built or driven.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// The specification breaks a rule.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// There is nothing to boot.
+    #[error("the machine has no kernel: set boot-source with kernel_image_path first")]
+    NoKernel,
+    /// KVM is missing or refused.
+    #[error(transparent)]
+    Kvm(#[from] KvmError),
+    /// The memory cannot be had.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A device cannot be built.
+    #[error(transparent)]
+    Board(#[from] BoardError),
+    /// Kernel, initrd or command line cannot be used.
+    #[error(transparent)]
+    Boot(#[from] BootImageError),
+    /// More vCPUs than this host's KVM runs.
+    #[error("vcpu_count is {wanted}, but KVM on this host runs at most {most} in one machine")]
+    TooManyVcpus {
+        /// What the machine asks for.
+        wanted: u8,
+        /// KVM's limit.
+        most: usize,
+    },
+    /// A thread or descriptor could not be made.
+    #[error("the host could not {what} ({source})")]
+    Host {
+        /// What was attempted.
+        what: &'static str,
+        /// The host's answer.
+        source: io::Error,
+    },
+    /// The event loop refused a device.
+    #[error("the event loop refused a device ({0})")]
+    Events(event_manager::Error),
+    /// The vCPUs did not come to rest.
+    #[error("only {parked} of {vcpus} vCPUs came to rest within {limit_ms} ms")]
+    PauseTimeout {
+        /// vCPUs at rest.
+        parked: usize,
+        /// vCPUs in all.
+        vcpus: usize,
+        /// How long was waited, in milliseconds.
+        limit_ms: u64,
+    },
+    /// The guest has ended.
+    #[error("the guest has ended ({0}): there is nothing to pause or resume")]
+    Ended(Outcome),
+}
+
+/// A machine. Dropping it without [`Machine::stop`] stops it too.
+///
+/// The fields are dropped in this order: threads before the VM that their
+/// vCPUs belong to, and memory last.
+pub struct Machine {
+    threads: VcpuThreads,
+    board: Board,
+    ending: Arc<Ending>,
+    /// Keeps the VM alive as long as the board's event descriptors are bound.
+    _vm: VmFd,
+    /// Mapped for as long as KVM may reach it.
+    _memory: GuestMemory,
+}
+
+impl Machine {
+    /// Builds a machine from `spec` and subscribes its devices to `events`.
+    /// Everything that can fail for reasons of the specification or the host
+    /// fails here, and then nothing is left behind.
+    ///
+    /// # Errors
+    /// See [`MachineError`].
+    pub fn build(spec: &Spec, events: &mut Events) -> Result<Self, MachineError> {
+        spec.check()?;
+        let source = spec.boot.as_ref().ok_or(MachineError::NoKernel)?;
+        let kvm = kvm::open()?;
+        let vcpus = spec.machine.vcpu_count;
+        if usize::from(vcpus) > kvm.get_max_vcpus() {
+            return Err(MachineError::TooManyVcpus {
+                wanted: vcpus,
+                most: kvm.get_max_vcpus(),
+            });
+        }
+        let supported = kvm
+            .get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)
+            .map_err(KvmError::call("tell what CPUs it supports"))?;
+        let bits = cpuid::address_bits(supported.as_slice());
+        let memory = memory::allocate(spec.machine.mem_size_mib as u64, bits)?;
+        let vm = new_vm(&kvm, &memory)?;
+
+        let board = Board::build(spec, &vm, &memory)?;
+        let root = spec.drives.iter().find(|drive| drive.is_root_device);
+        let entry = board::load_boot_image(&memory, source, root, &board.tables)?;
+
+        let topology = Topology::new(vcpus, spec.machine.smt);
+        let vcpus = (0..vcpus)
+            .map(|index| {
+                let vcpu = Vcpu::new(&vm, index)?;
+                vcpu.set_cpuid(&cpuid::for_vcpu(supported.as_slice(), index, topology))?;
+                vcpu.power_on()?;
+                Ok(vcpu)
+            })
+            .collect::<Result<Vec<_>, KvmError>>()?;
+        if let Some(boot_cpu) = vcpus.first() {
+            boot_cpu.enter_kernel(entry)?;
+        }
+
+        kick::install().map_err(|source| MachineError::Host {
+            what: "install a signal handler",
+            source,
+        })?;
+        let ending = Arc::new(Ending::new().map_err(|source| MachineError::Host {
+            what: "make an event descriptor",
+            source,
+        })?);
+        let threads = VcpuThreads::spawn(vcpus, &board.buses, &ending).map_err(|source| {
+            MachineError::Host {
+                what: "start a vCPU thread",
+                source,
+            }
+        })?;
+        let machine = Self {
+            threads,
+            board,
+            ending,
+            _vm: vm,
+            _memory: memory,
+        };
+        machine.subscribe(events)?;
+        Ok(machine)
+    }
+
+    /// Puts the devices on the event loop.
+    fn subscribe(&self, events: &mut Events) -> Result<(), MachineError> {
+        for transport in &self.board.virtio {
+            events.add_subscriber(Box::new(TransportSubscriber(transport.clone())));
+        }
+        events.add_subscriber(Box::new(ConsoleSubscriber(self.board.serial.clone())));
+        Ok(())
+    }
+
+    /// Lets the vCPUs run for the first time.
+    ///
+    /// # Errors
+    /// The guest has ended already.
+    pub fn start(&mut self) -> Result<(), MachineError> {
+        self.resume()
+    }
+
+    /// Brings all vCPUs to rest outside of the guest. Does nothing if they are.
+    ///
+    /// # Errors
+    /// The guest has ended, or a vCPU does not come to rest in time; then all
+    /// run on.
+    pub fn pause(&mut self) -> Result<(), MachineError> {
+        self.refuse_if_ended()?;
+        self.threads.pause()
+    }
+
+    /// Lets the vCPUs run. Does nothing if they do.
+    ///
+    /// # Errors
+    /// The guest has ended.
+    pub fn resume(&mut self) -> Result<(), MachineError> {
+        self.refuse_if_ended()?;
+        self.threads.resume();
+        Ok(())
+    }
+
+    /// Presses Ctrl, Alt and Delete on the machine's keyboard. What the guest
+    /// makes of it is its own affair.
+    ///
+    /// # Errors
+    /// The guest has ended.
+    pub fn ctrl_alt_del(&self) -> Result<(), MachineError> {
+        self.refuse_if_ended()?;
+        self.board.i8042.lock().ctrl_alt_del();
+        Ok(())
+    }
+
+    /// Becomes readable when the guest has ended.
+    pub fn ended(&self) -> &EventFd {
+        self.ending.event()
+    }
+
+    /// How the guest ended, if it has.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.ending.outcome()
+    }
+
+    /// Ends everything: the vCPUs leave the guest and their threads end, then
+    /// each device finishes what is in flight and makes it durable.
+    pub fn stop(self) {
+        drop(self);
+    }
+
+    fn refuse_if_ended(&self) -> Result<(), MachineError> {
+        self.outcome()
+            .map_or(Ok(()), |outcome| Err(MachineError::Ended(outcome)))
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.threads.stop();
+        for transport in &self.board.virtio {
+            transport.lock().stop();
+        }
+    }
+}
+
+/// A VM with memory, interrupt controllers and timer, made in the order that
+/// KVM serves fastest: memory comes before the interrupt controllers.
+fn new_vm(kvm: &Kvm, memory: &GuestMemory) -> Result<VmFd, KvmError> {
+    let vm = kvm::create_vm(kvm)?;
+    // SAFETY: `Machine` drops its memory after the VM and the vCPUs, and
+    // `build` drops its own handles in the reverse order of their making.
+    unsafe { kvm::set_memory(&vm, memory) }?;
+    vm.set_identity_map_address(layout::KVM_IDENTITY_MAP)
+        .map_err(KvmError::call("place its identity map"))?;
+    vm.set_tss_address(layout::KVM_TSS as usize)
+        .map_err(KvmError::call("place its TSS"))?;
+    vm.create_irq_chip()
+        .map_err(KvmError::call("make interrupt controllers"))?;
+    // The speaker port answers in the kernel, so that a beep costs no exit.
+    let pit = kvm_pit_config {
+        flags: KVM_PIT_SPEAKER_DUMMY,
+        ..Default::default()
+    };
+    vm.create_pit2(pit)
+        .map_err(KvmError::call("make a timer"))?;
+    Ok(vm)
+}

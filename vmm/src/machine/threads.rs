@@ -1,0 +1,110 @@
+//! The vCPU threads of a machine.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use super::MachineError;
+use super::gate::Gate;
+use super::outcome::{Ending, Outcome};
+use crate::bus::Effect;
+use crate::sys::kick;
+use crate::vcpu::{Buses, Turn, Vcpu, run_loop};
+
+/// How long vCPUs may take to come to rest. They need microseconds; a vCPU that
+/// waits for a page from a slow disk needs as long as the disk.
+const PAUSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// One thread for each vCPU, at rest until resumed.
+pub(super) struct VcpuThreads {
+    gate: Arc<Gate>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl VcpuThreads {
+    /// Starts a thread for each of `vcpus`. On failure those that were started
+    /// have ended when this returns.
+    pub(super) fn spawn(
+        vcpus: Vec<Vcpu>,
+        buses: &Arc<Buses>,
+        ending: &Arc<Ending>,
+    ) -> io::Result<Self> {
+        let gate = Arc::new(Gate::new(vcpus.len()));
+        let mut threads = Self {
+            gate: gate.clone(),
+            threads: Vec::new(),
+        };
+        for vcpu in vcpus {
+            let (gate, buses, ending) = (gate.clone(), buses.clone(), ending.clone());
+            let thread = Builder::new()
+                .name(format!("vcpu {}", vcpu.index()))
+                .spawn(move || {
+                    run_loop(
+                        vcpu,
+                        &buses,
+                        |vcpu| gate.pass(|| vcpu.tell_paused()),
+                        |vcpu, turn| report(vcpu, turn, &ending),
+                    );
+                    gate.leave();
+                })?;
+            threads.threads.push(thread);
+        }
+        Ok(threads)
+    }
+
+    pub(super) fn resume(&self) {
+        self.gate.run();
+    }
+
+    pub(super) fn pause(&self) -> Result<(), MachineError> {
+        self.gate.rest();
+        self.kick();
+        let parked = self.gate.wait_parked(PAUSE_LIMIT);
+        if parked == self.threads.len() {
+            return Ok(());
+        }
+        self.gate.run();
+        Err(MachineError::PauseTimeout {
+            parked,
+            vcpus: self.threads.len(),
+            limit_ms: PAUSE_LIMIT.as_millis() as u64,
+        })
+    }
+
+    /// Ends and joins all threads. Calling it again does nothing.
+    pub(super) fn stop(&mut self) {
+        self.gate.end();
+        self.kick();
+        for thread in self.threads.drain(..) {
+            // A panic there has been reported by the panic hook.
+            let _ = thread.join();
+        }
+    }
+
+    fn kick(&self) {
+        self.threads.iter().for_each(kick::kick);
+    }
+}
+
+impl Drop for VcpuThreads {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Tells the machine how the guest ended.
+fn report(vcpu: &Vcpu, turn: Turn, ending: &Ending) {
+    let outcome = match turn {
+        Turn::Effect(Effect::Reset) => Outcome::Reset,
+        Turn::Effect(Effect::PowerOff) => Outcome::PowerOff,
+        Turn::Effect(Effect::GuestPanic) => Outcome::GuestPanic,
+        Turn::Failed(what) => Outcome::VcpuFailed {
+            vcpu: vcpu.index(),
+            what,
+        },
+        // The loop goes on after these and never ends with them.
+        Turn::Again | Turn::Kicked | Turn::Effect(Effect::None) => return,
+    };
+    ending.report(outcome);
+}
