@@ -51,6 +51,12 @@ pub enum BoardError {
     /// The vsock device.
     #[error("vsock: {0}")]
     Vsock(#[from] VsockError),
+    /// The entropy device.
+    #[error("entropy: the host gives no random bytes ({source})")]
+    Entropy {
+        /// The host's answer.
+        source: io::Error,
+    },
     /// The serial console.
     #[error("serial: {0}")]
     Console(#[from] ConsoleError),
@@ -149,7 +155,8 @@ fn virtio_devices(spec: &Spec) -> Result<Vec<Box<dyn VirtioDevice>>, BoardError>
         devices.push(Box::new(Vsock::new(vsock)?));
     }
     if spec.entropy.is_some() {
-        devices.push(Box::new(Rng::new()));
+        let rng = Rng::new().map_err(|source| BoardError::Entropy { source })?;
+        devices.push(Box::new(rng));
     }
     Ok(devices)
 }
@@ -199,16 +206,8 @@ impl Builder<'_> {
     /// The devices through which a guest says that it has ended.
     fn notifiers(&mut self) -> Result<(), BoardError> {
         let ports = &mut self.buses.ports;
-        ports.insert(
-            u64::from(power::PORT),
-            2,
-            Arc::new(Mutex::new(Power::new())),
-        )?;
-        ports.insert(
-            u64::from(pvpanic::PORT),
-            1,
-            Arc::new(Mutex::new(Pvpanic::new())),
-        )?;
+        ports.insert(u64::from(power::PORT), 2, Arc::new(Mutex::new(Power)))?;
+        ports.insert(u64::from(pvpanic::PORT), 1, Arc::new(Mutex::new(Pvpanic)))?;
         Ok(())
     }
 
@@ -242,7 +241,7 @@ impl Builder<'_> {
 /// standard input as its input.
 fn open_console(path: Option<&Path>) -> Result<Console, ConsoleError> {
     match path {
-        Some(path) => Console::to_file(path),
+        Some(path) => Console::file(path),
         None => Console::stdio(),
     }
 }

@@ -29,8 +29,8 @@ use self::outcome::Ending;
 use self::threads::VcpuThreads;
 use crate::arch::cpuid::{self, Topology};
 use crate::arch::layout;
-use crate::backends::console::ConsoleSubscriber;
 use crate::board::{self, Board, BoardError, BootImageError};
+use crate::devices::serial::{Serial, SerialSubscriber};
 use crate::memory::{self, GuestMemory, MemoryError};
 use crate::spec::{Spec, SpecError};
 use crate::sys::kick;
@@ -182,7 +182,7 @@ impl Machine {
         for transport in &self.board.virtio {
             events.add_subscriber(Box::new(TransportSubscriber(transport.clone())));
         }
-        events.add_subscriber(Box::new(ConsoleSubscriber(self.board.serial.clone())));
+        events.add_subscriber(Box::new(SerialSubscriber::new(self.board.serial.clone())));
         Ok(())
     }
 
@@ -253,6 +253,7 @@ impl Drop for Machine {
         for transport in &self.board.virtio {
             transport.lock().stop();
         }
+        Serial::finish(&self.board.serial);
     }
 }
 
