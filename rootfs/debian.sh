@@ -29,8 +29,9 @@ debian_sources() {
 # debian_apt: apt-get that knows nothing of what this machine has installed.
 debian_apt() {
 	apt-get -o Dir::State="$work/apt" -o Dir::State::status="$work/apt/status" \
-		-o Dir::Etc::SourceList="$work/apt/sources.list" -o Dir::Etc::SourceParts=- \
-		-o Dir::Etc::Preferences=- -o Dir::Etc::PreferencesParts=- \
+		-o Dir::Etc::SourceList="$work/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null \
+		-o Dir::Etc::Preferences=/dev/null \
+		-o Dir::Etc::PreferencesParts=/dev/null \
 		-o Dir::Cache="$work/apt/cache" -o Dir::Cache::Archives="$packages" \
 		-o APT::Architecture=$arch -o APT::Install-Recommends=0 \
 		-o APT::Sandbox::User=root -o Debug::NoLocking=1 -q -y "$@"
@@ -45,21 +46,23 @@ debian_resolve() {
 	if [ ! -s "$work/apt/sources.list" ]; then
 		echo "APT on this machine has no Debian mirror:" \
 			"set COPPICE_DEBIAN_MIRROR to the URL of one."
-		return 1
+		exit 1
 	fi
-	debian_apt update || return
+	debian_apt -o APT::Update::Error-Mode=any update
 	# '?essential' and '?priority' are what mmdebstrap's minbase installs.
 	set -- '?essential' '?priority(required)' apt
 	# shellcheck disable=SC2046 # one argument for each name
 	set -- "$@" $(sed 's/#.*//' "$here/base.packages")
-	debian_apt install --print-uris -qq "$@" >"$work/uris" || return
-	debian_apt install --download-only "$@" || return
+	# APT prints what it has yet to fetch: show it an empty cache, to hear of all.
+	mkdir -p "$work/apt/none/partial"
+	debian_apt -o Dir::Cache::Archives="$work/apt/none" install --print-uris -qq "$@" >"$work/uris"
+	debian_apt install --download-only "$@"
 	{
 		sed 's/^/source /' "$work/apt/sources.list"
 		echo "epoch $(sed -n 's/^Date: //p' "$work"/apt/lists/*_InRelease |
 			while read -r date; do date -d "$date" +%s; done | sort -n | tail -n 1)"
 		cut -d ' ' -f 2 "$work/uris" | sort | (cd "$packages" && xargs sha256sum)
-	} >"$work/lock" || return
+	} >"$work/lock"
 	mv "$work/lock" "$lock"
 }
 
@@ -69,7 +72,7 @@ debian_lock() {
 	if [ -f "$lock" ] && [ "$refresh" = no ]; then
 		[ "$check" = no ] && [ -f "$cache/images/base-$(debian_key).tar" ] && return
 		debian_files >"$work/sums"
-		(cd "$packages" && sha256sum --status --check "$work/sums") && return
+		(cd "$packages" && sha256sum --status --check "$work/sums" 2>/dev/null) && return
 		say "packages are missing from $packages: asking the mirror again"
 	fi
 	step "resolving and fetching Debian packages" debian_resolve
