@@ -68,4 +68,4 @@ pub const AGENT_PORT: u32 = 1024;
 pub const READY_PORT: u32 = 1025;
 
 /// Bytes of standard input that the host may send before any credit arrives.
-pub const STDIN_WINDOW: u32 = 256 * 1024;
+pub const STDIN_WINDOW: u32 = 128 * 1024;

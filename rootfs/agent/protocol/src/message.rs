@@ -168,11 +168,19 @@ pub struct AgentError {
 }
 
 impl AgentError {
+    /// The most bytes of a message's text; what is longer is cut.
+    pub const MAX_TEXT: usize = 4096;
+
     /// An error of this agent's protocol version.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        let cut = (0..=Self::MAX_TEXT.min(message.len()))
+            .rev()
+            .find(|at| message.is_char_boundary(*at));
+        message.truncate(cut.unwrap_or(0));
         Self {
             kind,
-            message: message.into(),
+            message,
             protocol: crate::PROTOCOL_VERSION,
         }
     }
