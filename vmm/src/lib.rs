@@ -12,11 +12,11 @@
 //! memory     regions, memory slots, guest access                           → units, sys, arch
 //! vcpu       the run loop: exit → outcome; registers                       → units, sys, arch, memory, bus
 //! bus        MMIO and port ranges to devices                               → units
-//! virtio     virtqueues, the MMIO transport, the device trait              → bus, memory
+//! virtio     virtqueues, the MMIO transport, the device trait              → units, bus, memory
 //! backends   what the host lends: files, sockets, terminals, entropy       → units, sys, spec
-//! devices    one folder each: block, vsock, rng, serial, i8042 …           → virtio | bus, backends, spec
+//! devices    one folder each: block, vsock, rng, serial, i8042 …           → units, sys, spec, virtio | bus, backends
 //! board      specification → address map, interrupts, devices, boot image  → everything above
-//! machine    threads, lifecycle, pause                                     → board, vcpu, memory
+//! machine    threads, lifecycle, pause                                     → everything above
 //! probe      can this host run Linux guests?                               → units, memory
 //! api        HTTP over a Unix socket → typed requests                      → machine, logger, spec
 //! ```

@@ -77,14 +77,15 @@ fn sources() -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-/// The code of a file without comments and without what `#[cfg(test)]` governs,
+/// The code of a file without comments and without what `cfg(test)` governs,
 /// and the names of the files that are modules for tests.
 fn without_tests(text: &str) -> (String, Vec<String>) {
     let mut code = String::new();
     let mut files = Vec::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
-        if line.trim() != "#[cfg(test)]" {
+        let for_tests = ["#[cfg(test)]", "#[cfg(any(test,"];
+        if !for_tests.iter().any(|cfg| line.trim().starts_with(cfg)) {
             code.push_str(line.split("//").next().unwrap_or(line));
             code.push('\n');
             continue;
