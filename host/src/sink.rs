@@ -67,3 +67,75 @@ impl AsFd for Sink {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    use std::io::Read;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    fn forever(fd: impl Into<OwnedFd>) -> BorrowedFd<'static> {
+        let fd: &'static OwnedFd = Box::leak(Box::new(fd.into()));
+        fd.as_fd()
+    }
+
+    /// Writes until nothing more goes in; everything must arrive at `reader`.
+    fn fill(fd: BorrowedFd<'static>, mut reader: impl Read) {
+        let mut sink = Sink::new(fd).expect("usable");
+        let chunk = [7; 100_000];
+        let mut written = 0;
+        loop {
+            match sink.write(&chunk) {
+                Ok(len) => written += len,
+                Err(error) => break assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        }
+        let flags = fcntl(fd, FcntlArg::F_GETFL).expect("flags");
+        let shared = OFlag::from_bits_retain(flags);
+        assert!(
+            !shared.contains(OFlag::O_NONBLOCK),
+            "it was changed for everybody"
+        );
+        let mut arrived = vec![0; written];
+        reader.read_exact(&mut arrived).expect("all of it");
+    }
+
+    #[test]
+    fn a_full_pipe_does_not_wait() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        fill(forever(writer), reader);
+    }
+
+    #[test]
+    fn a_full_socket_does_not_wait() {
+        let (near, far) = UnixStream::pair().expect("a pair");
+        fill(forever(near), far);
+    }
+
+    #[test]
+    fn a_reader_that_went_is_told() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let mut sink = Sink::new(forever(writer)).expect("usable");
+        drop(reader);
+        let error = sink.write(b"x").expect_err("nobody reads");
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        // The same if it went before: then the pipe cannot be opened again.
+        let (reader, writer) = io::pipe().expect("a pipe");
+        drop(reader);
+        let mut sink = Sink::new(forever(writer)).expect("usable");
+        let error = sink.write(b"x").expect_err("nobody reads");
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_file_is_written_where_it_stands() {
+        let file = tempfile::tempfile().expect("file");
+        let mut sink = Sink::new(forever(file.try_clone().expect("cloned"))).expect("usable");
+        assert_eq!(sink.write(b"one").expect("written"), 3);
+        (&file).write_all(b"two").expect("written");
+        assert_eq!(sink.write(b"three").expect("written"), 5);
+        assert_eq!(file.metadata().expect("there").len(), 11);
+    }
+}

@@ -1,12 +1,13 @@
 //! The agent's side of the protocol, as plainly as can be.
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdin, Command as Process, Stdio as Pipe};
+use std::process::{Child, Command as Process, Stdio as Pipe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -14,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use coppice_agent_protocol::{
     AgentError, AgentHello, Command, ErrorKind, ExecRequest, ExitStatus, MessageReader, Outcome,
-    Stdio, ToAgent, ToHost, write_message,
+    Stdio, ToAgent, ToHost, WindowSize, write_message,
 };
+use nix::pty::openpty;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -58,8 +60,8 @@ fn shut_down(answers: &Answers) {
 
 fn exec(request: ExecRequest, reader: Reader, answers: &Answers) {
     let limit = request.timeout_ms.map(Duration::from_millis);
-    let mut child = match spawn(request) {
-        Ok(child) => child,
+    let started = match spawn(request) {
+        Ok(started) => started,
         Err(error) => {
             let kind = match error.kind() {
                 io::ErrorKind::NotFound => ErrorKind::NotFound,
@@ -70,15 +72,39 @@ fn exec(request: ExecRequest, reader: Reader, answers: &Answers) {
             return;
         }
     };
+    let Started {
+        mut child,
+        terminal,
+    } = started;
     answers.send(&ToHost::Started(child.id()));
     let group = Pid::from_raw(child.id() as i32);
-    let outputs = [
-        follow(child.stdout.take().expect("piped"), ToHost::Stdout, answers),
-        follow(child.stderr.take().expect("piped"), ToHost::Stderr, answers),
-    ];
-    let stdin = child.stdin.take();
-    let to_stdin = answers.clone();
-    thread::spawn(move || feed(reader, stdin, group, &to_stdin));
+    let mut outputs = Vec::new();
+    let mut input: Option<Box<dyn Write + Send>> = None;
+    if let Some(terminal) = &terminal {
+        outputs.push(follow(clone(terminal), ToHost::Stdout, answers));
+        input = Some(Box::new(clone(terminal)));
+    } else {
+        outputs.push(follow(
+            child.stdout.take().expect("piped"),
+            ToHost::Stdout,
+            answers,
+        ));
+        outputs.push(follow(
+            child.stderr.take().expect("piped"),
+            ToHost::Stderr,
+            answers,
+        ));
+        if let Some(stdin) = child.stdin.take() {
+            input = Some(Box::new(stdin));
+        }
+    }
+    let feed = Feed {
+        input,
+        terminal,
+        group,
+        answers: answers.clone(),
+    };
+    thread::spawn(move || feed.run(reader));
 
     let timed_out = Arc::new(AtomicBool::new(false));
     if let Some(limit) = limit {
@@ -105,25 +131,72 @@ fn exec(request: ExecRequest, reader: Reader, answers: &Answers) {
     }));
 }
 
-fn spawn(request: ExecRequest) -> io::Result<Child> {
+/// A command that runs.
+struct Started {
+    child: Child,
+    /// The near end of its terminal, if it has one.
+    terminal: Option<File>,
+}
+
+fn spawn(request: ExecRequest) -> io::Result<Started> {
     let mut argv = match request.command {
         Command::Argv(argv) => argv.into_iter(),
         Command::Shell(line) => vec![b"/bin/sh".to_vec(), b"-c".to_vec(), line].into_iter(),
     };
     let program = OsString::from_vec(argv.next().unwrap_or_default());
     let mut process = Process::new(program);
-    process.args(argv.map(OsString::from_vec)).process_group(0);
+    process.args(argv.map(OsString::from_vec));
+    if !matches!(request.stdio, Stdio::Tty(_)) {
+        process.process_group(0);
+    }
     for (name, value) in request.env {
         process.env(OsString::from_vec(name), OsString::from_vec(value));
     }
     if let Some(dir) = request.cwd {
         process.current_dir(OsString::from_vec(dir));
     }
-    process.stdin(match request.stdio {
-        Stdio::Pipes { stdin: true } => Pipe::piped(),
-        _ => Pipe::null(),
-    });
-    process.stdout(Pipe::piped()).stderr(Pipe::piped()).spawn()
+    let size = match request.stdio {
+        Stdio::Tty(size) => size,
+        Stdio::Pipes { stdin } => {
+            process.stdin(if stdin { Pipe::piped() } else { Pipe::null() });
+            process.stdout(Pipe::piped()).stderr(Pipe::piped());
+            return Ok(Started {
+                child: process.spawn()?,
+                terminal: None,
+            });
+        }
+    };
+    let ends = openpty(&winsize(size), None)?;
+    let far = File::from(ends.slave);
+    process.stdin(clone(&far)).stdout(clone(&far)).stderr(far);
+    let take_terminal = || {
+        nix::unistd::setsid()?;
+        // SAFETY: standard input is the terminal's far end; the argument is a
+        // plain number.
+        match unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe { process.pre_exec(take_terminal) };
+    Ok(Started {
+        child: process.spawn()?,
+        terminal: Some(ends.master.into()),
+    })
+}
+
+fn winsize(size: WindowSize) -> libc::winsize {
+    libc::winsize {
+        ws_row: size.rows,
+        ws_col: size.cols,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    }
+}
+
+fn clone(file: &File) -> File {
+    file.try_clone().expect("cloned")
 }
 
 /// Sends what comes out of the command.
@@ -143,23 +216,45 @@ fn follow(
     })
 }
 
-/// Passes on what the host sends. A host that goes ends the command.
-fn feed(mut reader: Reader, mut stdin: Option<ChildStdin>, group: Pid, answers: &Answers) {
-    while let Ok(Some(message)) = reader.next_message() {
+/// Passes on what the host sends.
+struct Feed {
+    input: Option<Box<dyn Write + Send>>,
+    terminal: Option<File>,
+    group: Pid,
+    answers: Answers,
+}
+
+impl Feed {
+    /// Until the host goes, which ends the command.
+    fn run(mut self, mut reader: Reader) {
+        while let Ok(Some(message)) = reader.next_message() {
+            self.take(message);
+        }
+        let _ = killpg(self.group, Signal::SIGKILL);
+    }
+
+    fn take(&mut self, message: ToAgent) {
         match message {
             ToAgent::Stdin(bytes) => {
-                if let Some(stdin) = &mut stdin {
-                    let _ = stdin.write_all(&bytes);
+                if let Some(input) = &mut self.input {
+                    let _ = input.write_all(&bytes);
                 }
-                answers.send(&ToHost::StdinCredit(bytes.len() as u32));
+                let credit = ToHost::StdinCredit(bytes.len() as u32);
+                self.answers.send(&credit);
             }
-            ToAgent::StdinClose => stdin = None,
+            ToAgent::StdinClose => self.input = None,
             ToAgent::Signal(signal) => {
                 let signal = Signal::try_from(i32::from(signal)).expect("a signal");
-                let _ = killpg(group, signal);
+                let _ = killpg(self.group, signal);
+            }
+            ToAgent::Resize(size) => {
+                let terminal = self.terminal.as_ref().expect("there is a terminal");
+                // SAFETY: the call reads one winsize.
+                let result =
+                    unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &winsize(size)) };
+                assert_eq!(result, 0);
             }
             other => panic!("unexpected {other:?}"),
         }
     }
-    let _ = killpg(group, Signal::SIGKILL);
 }

@@ -4,4 +4,5 @@ mod bed;
 mod failures;
 mod signals;
 mod streams;
+mod terminal;
 mod usage;
