@@ -73,28 +73,34 @@ pub fn connect(vsock: &Path) -> Result<UnixStream, Error> {
 
 fn open(vsock: &Path) -> io::Result<UnixStream> {
     let mut stream = patient(UnixStream::connect(vsock)?)?;
-    writeln!(stream, "CONNECT {AGENT_PORT}")?;
-    let mut answer = Vec::new();
-    let mut byte = [0];
-    // One at a time: what follows the line belongs to the agent.
-    while !answer.ends_with(b"\n") && answer.len() < ANSWER_MAX {
-        let len = match stream.read(&mut byte) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
-            result => result?,
-        };
-        if len == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::ConnectionRefused,
-                format!("nobody answers on port {AGENT_PORT}"),
-            ));
-        }
-        answer.extend(byte);
-    }
+    let answer = ask_for_agent(&mut stream).map_err(|error| match error.kind() {
+        // How it looks depends on who is faster.
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe => io::Error::new(
+            io::ErrorKind::ConnectionRefused,
+            format!("nobody answers on port {AGENT_PORT}"),
+        ),
+        _ => error,
+    })?;
     if !answer.starts_with(b"OK ") {
         let said = String::from_utf8_lossy(&answer).into_owned();
         return Err(io::Error::new(io::ErrorKind::InvalidData, said));
     }
     Ok(stream)
+}
+
+/// The VMM's part of a connection: a line each way.
+fn ask_for_agent(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+    writeln!(stream, "CONNECT {AGENT_PORT}")?;
+    let mut answer = Vec::new();
+    let mut byte = [0];
+    // One at a time: what follows the line belongs to the agent.
+    while !answer.ends_with(b"\n") && answer.len() < ANSWER_MAX {
+        stream.read_exact(&mut byte)?;
+        answer.extend(byte);
+    }
+    Ok(answer)
 }
 
 /// Asks the agent to end everything, write everything to disk, and switch the

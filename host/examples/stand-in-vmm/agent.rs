@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 
 use coppice_agent_protocol::{
     AgentError, AgentHello, Command, ErrorKind, ExecRequest, ExitStatus, MessageReader, Outcome,
-    Stdio, ToAgent, ToHost, WindowSize, write_message,
+    STDIN_WINDOW, Stdio, ToAgent, ToHost, WindowSize, write_message,
 };
 use nix::pty::openpty;
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -34,15 +35,15 @@ impl Answers {
     }
 }
 
-/// Serves one connection.
-pub fn serve(stream: UnixStream, hello: AgentHello) {
+/// Serves one connection; a miser gives no credit for input.
+pub fn serve(stream: UnixStream, hello: AgentHello, miser: bool) {
     let mut reader = Reader::new(stream.try_clone().expect("cloned"));
     let answers = Answers(Arc::new(Mutex::new(stream)));
     answers.send(&ToHost::Hello(hello));
     loop {
         match reader.next_message() {
             Ok(Some(ToAgent::Hello(_))) => {}
-            Ok(Some(ToAgent::Exec(request))) => return exec(*request, reader, &answers),
+            Ok(Some(ToAgent::Exec(request))) => return exec(*request, reader, &answers, miser),
             Ok(Some(ToAgent::Shutdown(_))) => shut_down(&answers),
             other => panic!("unexpected {other:?}"),
         }
@@ -58,7 +59,7 @@ fn shut_down(answers: &Answers) {
     std::process::exit(0);
 }
 
-fn exec(request: ExecRequest, reader: Reader, answers: &Answers) {
+fn exec(request: ExecRequest, reader: Reader, answers: &Answers, miser: bool) {
     let limit = request.timeout_ms.map(Duration::from_millis);
     let started = match spawn(request) {
         Ok(started) => started,
@@ -103,6 +104,7 @@ fn exec(request: ExecRequest, reader: Reader, answers: &Answers) {
         terminal,
         group,
         answers: answers.clone(),
+        hoard: miser.then_some(0),
     };
     thread::spawn(move || feed.run(reader));
 
@@ -149,6 +151,10 @@ fn spawn(request: ExecRequest) -> io::Result<Started> {
     if !matches!(request.stdio, Stdio::Tty(_)) {
         process.process_group(0);
     }
+    // A machine takes what runs in it along when it ends; so must this one.
+    let die_with_the_machine = || Ok(set_pdeathsig(Signal::SIGKILL)?);
+    // SAFETY: between fork and exec only a system call is made.
+    unsafe { process.pre_exec(die_with_the_machine) };
     for (name, value) in request.env {
         process.env(OsString::from_vec(name), OsString::from_vec(value));
     }
@@ -222,6 +228,8 @@ struct Feed {
     terminal: Option<File>,
     group: Pid,
     answers: Answers,
+    /// Bytes that a miser got.
+    hoard: Option<usize>,
 }
 
 impl Feed {
@@ -239,8 +247,15 @@ impl Feed {
                 if let Some(input) = &mut self.input {
                     let _ = input.write_all(&bytes);
                 }
-                let credit = ToHost::StdinCredit(bytes.len() as u32);
-                self.answers.send(&credit);
+                if let Some(hoard) = &mut self.hoard {
+                    *hoard += bytes.len();
+                    if *hoard > STDIN_WINDOW as usize {
+                        std::process::abort();
+                    }
+                } else {
+                    let credit = ToHost::StdinCredit(bytes.len() as u32);
+                    self.answers.send(&credit);
+                }
             }
             ToAgent::StdinClose => self.input = None,
             ToAgent::Signal(signal) => {

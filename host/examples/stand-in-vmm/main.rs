@@ -12,6 +12,7 @@
 //! | `garbage` | its agent calls and speaks no protocol at all |
 //! | `deaf` | its agent calls, and then answers nobody |
 //! | `babbles` | its agent answers a request with garbage |
+//! | `miser` | its agent never gives credit, and aborts if it gets more than it gave |
 //! | `no-kvm` | as `dies`, on a host whose probe fails |
 //!
 //! `STAND_IN_CONFIG` names a file that gets a copy of the configuration, and
@@ -126,7 +127,7 @@ fn accept(mode: &str, mut stream: UnixStream) {
         stream.write_all(&[0xff; 64]).expect("written");
         return;
     }
-    agent::serve(stream, hello(mode));
+    agent::serve(stream, hello(mode), mode == "miser");
 }
 
 fn sleep_for_ever() -> ! {

@@ -16,9 +16,8 @@ fn the_first_goes_to_the_command() {
         (Signal::SIGTERM, "TERM"),
         (Signal::SIGHUP, "HUP"),
     ] {
-        let script = format!(
-            "trap 'echo got {name}; exit 42' {name}; echo up; while :; do sleep 0.01; done"
-        );
+        let script =
+            format!("trap 'echo got {name}; exit 42' {name}; echo up; while :; do sleep 0.1; done");
         let mut command = bed.run(&["--", "sh", "-c", &script]);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
         wait_for_line(&mut child);
@@ -41,7 +40,7 @@ fn a_command_that_dies_of_it_has_its_code() {
 #[test]
 fn the_second_ends_the_machine() {
     let bed = Bed::new();
-    let script = "trap 'echo no' TERM; echo up; while :; do sleep 0.01; done";
+    let script = "trap 'echo no' TERM; echo up; while :; do sleep 0.1; done";
     let mut command = bed.run(&["--", "sh", "-c", script]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("started");
@@ -61,7 +60,7 @@ fn the_second_ends_the_machine() {
 #[test]
 fn a_command_that_ignores_it_is_given_five_seconds() {
     let bed = Bed::new();
-    let script = "trap '' INT; echo up; while :; do sleep 0.01; done";
+    let script = "trap '' INT; echo up; while :; do sleep 0.1; done";
     let mut command = bed.run(&["--", "sh", "-c", script]);
     let mut child = command.stdout(Stdio::piped()).spawn().expect("started");
     wait_for_line(&mut child);

@@ -88,7 +88,7 @@ fn the_command_has_a_terminal_of_our_size_and_keys_go_to_it() {
     let mut screen = Screen::new(31, 124);
     let before = screen.settings();
     let script = "stty size; trap 'echo got INT' INT; trap 'stty size; exit 6' WINCH; echo up; \
-                  while :; do sleep 0.01; done";
+                  while :; do sleep 0.1; done";
     let mut coppice = screen.start(bed.run(&["-it", "--", "sh", "-c", script]));
     screen.until("31 124\r\n");
     screen.until("up");
@@ -104,7 +104,7 @@ fn the_command_has_a_terminal_of_our_size_and_keys_go_to_it() {
 #[test]
 fn the_terminal_is_itself_again_whatever_happens() {
     let bed = Bed::new();
-    let script = "echo up; trap '' TERM; while :; do sleep 0.01; done";
+    let script = "echo up; trap '' TERM; while :; do sleep 0.1; done";
     for what in ["vmm", "signals"] {
         let mut screen = Screen::new(24, 80);
         let before = screen.settings();
@@ -132,7 +132,7 @@ fn without_i_the_terminal_stays_as_it_is() {
     let bed = Bed::new();
     let mut screen = Screen::new(24, 80);
     let before = screen.settings();
-    let script = "tty; echo up; while :; do sleep 0.01; done";
+    let script = "tty; echo up; while :; do sleep 0.1; done";
     let mut coppice = screen.start(bed.run(&["-t", "--", "sh", "-c", script]));
     screen.until("/dev/pts/");
     screen.until("up");
