@@ -14,7 +14,7 @@ pub enum Error {
     /// One of our own programs is nowhere to be found.
     #[error(
         "the program {name} was not found (looked for {}); build it with \
-         `cargo build` or say where it is with {variable}",
+         `./dev build` or say where it is with {variable}",
         list(.tried)
     )]
     NoProgram {
@@ -29,7 +29,7 @@ pub enum Error {
     /// The agent needs libraries that the guest need not have.
     #[error(
         "the agent {} is dynamically linked and cannot start as the first process of any \
-         image; build it with `cargo build -p coppice-agent --target x86_64-unknown-linux-musl`",
+         image; build it with `./dev build`",
         .0.display()
     )]
     AgentNotStatic(PathBuf),
@@ -40,7 +40,7 @@ pub enum Error {
 
     /// No image of this name was built.
     #[error(
-        "there is no image named `{name}` (looked for {}); build it with `./dev image {name}`, \
+        "there is no image named `{name}` (looked for {}); build it with `./dev build`, \
          or give a path with a slash in it (./{name}) if you mean a file",
         .tried.display()
     )]
@@ -53,7 +53,7 @@ pub enum Error {
 
     /// No kernel was built, and none was named.
     #[error(
-        "there is no guest kernel (looked for {}); build it with `./dev kernel` or name one \
+        "there is no guest kernel (looked for {}); build it with `./dev build` or name one \
          with --kernel",
         .0.display()
     )]

@@ -167,7 +167,7 @@ mod tests {
             .expect_err("missing")
             .to_string();
         assert!(error.contains("cache/images/nosuch.ext4"), "{error}");
-        assert!(error.contains("./dev image nosuch"), "{error}");
+        assert!(error.contains("`./dev build`"), "{error}");
         let error = places
             .image("./nosuch".as_ref())
             .expect_err("missing")

@@ -111,7 +111,7 @@ fn missing_programs_are_named_with_what_makes_them() {
     let (code, _, err) = outcome(command);
     assert_eq!(code, Some(125));
     assert!(
-        err.contains("dynamically linked") && err.contains("musl"),
+        err.contains("dynamically linked") && err.contains("./dev build"),
         "{err}"
     );
 }
