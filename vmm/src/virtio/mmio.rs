@@ -8,46 +8,37 @@
 //!
 //! A device whose queues the driver broke is stopped, marked
 //! `DEVICE_NEEDS_RESET` and not served again until the driver resets it.
+//!
+//! The event loop holds the core's lock while the device works, which may take
+//! as long as the host's disk does. What a driver touches for every interrupt
+//! and notification is therefore kept outside of that lock.
 
+mod core;
 mod registers;
 mod subscriber;
 
 use std::io;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use self::registers::{FeaturePage, status};
-use super::{DeviceEnv, DeviceFault, Identity, Interrupt, QueueSetup, VirtioDevice, Virtqueue};
+use self::core::Core;
+use super::{Interrupt, VirtioDevice};
+use crate::bus::{BusDevice, Effect};
 use crate::memory::GuestMemory;
 
 pub use subscriber::TransportSubscriber;
 
-/// Queues and devices agree to it: buffers may be tables of descriptors.
-const RING_INDIRECT_DESC: u64 = 1 << 28;
-/// Notifications and interrupts are suppressed by index.
-const RING_EVENT_IDX: u64 = 1 << 29;
-/// Virtio 1.0 or later. There is no legacy mode, so a driver has to accept it.
-const VERSION_1: u64 = 1 << 32;
+const INTERRUPT_STATUS: u64 = 0x60;
+const INTERRUPT_ACKNOWLEDGE: u64 = 0x64;
 
 /// One device with its registers. The machine puts it on the MMIO bus and gives
 /// a [`TransportSubscriber`] of it to the event loop.
 pub struct MmioTransport {
-    device: Box<dyn VirtioDevice>,
-    identity: Identity,
-    memory: GuestMemory,
+    core: Arc<Mutex<Core>>,
     interrupt: Arc<Interrupt>,
-    notify_fds: Vec<EventFd>,
-    status: u32,
-    device_page: FeaturePage,
-    driver_page: FeaturePage,
-    accepted: u64,
-    selected: usize,
-    queues: Vec<QueueSetup>,
-    /// The device has its environment.
-    started: bool,
-    /// How often the driver broke the device.
-    faults: u64,
+    notify_fds: Arc<[EventFd]>,
 }
 
 impl MmioTransport {
@@ -66,29 +57,22 @@ impl MmioTransport {
         memory: GuestMemory,
         interrupt_line: EventFd,
     ) -> io::Result<Self> {
-        let identity = device.identity();
-        let notify_fds = identity
-            .queue_sizes
-            .iter()
+        let queues = device.identity().queue_sizes.len();
+        let notify_fds = (0..queues)
             .map(|_| EventFd::new(EFD_NONBLOCK))
-            .collect::<io::Result<_>>()?;
-        let mut transport = Self {
+            .collect::<io::Result<Arc<[_]>>>()?;
+        let interrupt = Arc::new(Interrupt::new(interrupt_line));
+        let core = Core::new(
             device,
-            identity,
             memory,
-            interrupt: Arc::new(Interrupt::new(interrupt_line)),
+            Arc::clone(&interrupt),
+            Arc::clone(&notify_fds),
+        );
+        Ok(Self {
+            core: Arc::new(Mutex::new(core)),
+            interrupt,
             notify_fds,
-            status: 0,
-            device_page: FeaturePage::default(),
-            driver_page: FeaturePage::default(),
-            accepted: 0,
-            selected: 0,
-            queues: Vec::new(),
-            started: false,
-            faults: 0,
-        };
-        transport.reset();
-        Ok(transport)
+        })
     }
 
     /// One event descriptor for each queue, which the machine binds to writes of
@@ -105,140 +89,37 @@ impl MmioTransport {
 
     /// The machine ends: stops the device, which completes what is in flight.
     pub fn stop(&mut self) {
-        self.device.stop();
-        self.started = false;
+        self.core.lock().stop();
     }
+}
 
-    fn offered(&self) -> u64 {
-        self.identity.features | VERSION_1 | RING_EVENT_IDX | RING_INDIRECT_DESC
-    }
-
-    /// Back to the state before the driver ever touched the device.
-    fn reset(&mut self) {
-        self.stop();
-        self.status = 0;
-        self.device_page = FeaturePage::default();
-        self.driver_page = FeaturePage::default();
-        self.accepted = 0;
-        self.selected = 0;
-        let sizes = self.identity.queue_sizes.iter();
-        self.queues = sizes.map(|&size| QueueSetup::new(size)).collect();
-        self.interrupt.acknowledge(u32::MAX);
-    }
-
-    /// The driver wrote the status register (virtio 1.2 §2.1, §3.1.1).
-    fn write_status(&mut self, value: u32) {
-        if value == 0 {
-            return self.reset();
-        }
-        // The driver never clears a bit, and one bit is not its own to write. It
-        // may write back a status that it read before the device failed.
-        let added = value & status::DRIVERS & !self.status;
-        for bit in [status::ACKNOWLEDGE, status::DRIVER, status::FAILED] {
-            self.status |= added & bit;
-        }
-        if added & status::FEATURES_OK != 0 && self.features_acceptable() {
-            self.status |= status::FEATURES_OK;
-        }
-        if added & status::DRIVER_OK != 0 && self.has(status::FEATURES_OK) {
-            self.status |= status::DRIVER_OK;
-            self.start();
-        }
-    }
-
-    fn has(&self, bit: u32) -> bool {
-        self.status & bit != 0
-    }
-
-    fn features_acceptable(&self) -> bool {
-        self.has(status::DRIVER)
-            && self.accepted & !self.offered() == 0
-            && self.accepted & VERSION_1 != 0
-    }
-
-    fn start(&mut self) {
-        match self.start_device() {
-            Ok(()) => {
-                self.started = true;
-                // Buffers made available before now were notified, if at all,
-                // when nobody could serve them.
-                for index in 0..self.queues.len() {
-                    self.notify(index);
-                }
+impl BusDevice for MmioTransport {
+    fn read(&mut self, offset: u64, out: &mut [u8]) {
+        match <&mut [u8; 4]>::try_from(&mut *out) {
+            Ok(out) if offset == INTERRUPT_STATUS => {
+                *out = self.interrupt.status().to_le_bytes();
             }
-            Err(fault) => self.fail(&fault),
+            _ => self.core.lock().read(offset, out),
         }
     }
 
-    fn start_device(&mut self) -> Result<(), DeviceFault> {
-        let memory = Arc::new(self.memory.clone());
-        let event_idx = self.accepted & RING_EVENT_IDX != 0;
-        let queues = self
-            .queues
-            .iter()
-            .enumerate()
-            .map(|(i, setup)| Virtqueue::new(i, setup, event_idx, Arc::clone(&memory)))
-            .collect::<Result<_, _>>()?;
-        self.device.start(DeviceEnv {
-            memory: self.memory.clone(),
-            queues,
-            interrupt: Arc::clone(&self.interrupt),
-            features: self.accepted,
-        })
-    }
-
-    /// Takes a device out of service until the driver resets it (virtio 1.2
-    /// §2.1.2).
-    fn fail(&mut self, fault: &DeviceFault) {
-        // A driver can do this over and over; the log must not grow with it.
-        self.faults = self.faults.saturating_add(1);
-        if self.faults.is_power_of_two() {
-            log::warn!(
-                "virtio device of type {} needs a reset by its driver (fault number {}): {fault}",
-                self.identity.device_id,
-                self.faults
-            );
+    fn write(&mut self, offset: u64, data: &[u8]) -> Effect {
+        let value = <[u8; 4]>::try_from(data).map(u32::from_le_bytes);
+        match (offset, value) {
+            (INTERRUPT_ACKNOWLEDGE, Ok(bits)) => self.interrupt.acknowledge(bits),
+            (Self::QUEUE_NOTIFY, Ok(index)) => notify(&self.notify_fds, index as usize),
+            _ => self.core.lock().write(offset, data),
         }
-        self.stop();
-        self.status |= status::NEEDS_RESET;
-        self.interrupt.config_changed();
+        Effect::None
     }
+}
 
-    /// Has the event loop look at queue `index`.
-    fn notify(&self, index: usize) {
-        if let Some(fd) = self.notify_fds.get(index) {
-            // Fails only if the counter is at its maximum: then the event loop
-            // has yet to look.
-            let _ = fd.write(1);
-        }
-    }
-
-    /// Queue `index` was notified.
-    fn serve_queue(&mut self, index: usize) {
-        let Some(fd) = self.notify_fds.get(index) else {
-            return;
-        };
-        // An error means that nothing is there to read; looking at the queue all
-        // the same is harmless.
-        let _ = fd.read();
-        if self.started && self.queues[index].ready {
-            let served = self.device.queue_notified(index);
-            self.settle(served);
-        }
-    }
-
-    /// The device's own descriptor is readable.
-    fn serve_backend(&mut self) {
-        let served = self.device.backend_ready();
-        self.settle(served);
-    }
-
-    fn settle(&mut self, served: Result<(), DeviceFault>) {
-        if let Err(fault) = served
-            && self.started
-        {
-            self.fail(&fault);
-        }
+/// Has the event loop look at queue `index`.
+fn notify(fds: &[EventFd], index: usize) {
+    if let Some(fd) = fds.get(index) {
+        // Fails only if the counter is at its maximum: then the event loop has
+        // yet to look.
+        let _ = fd.write(1);
     }
 }
 

@@ -1,13 +1,13 @@
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use event_manager::{EventManager, MutEventSubscriber, SubscriberOps as _};
-use parking_lot::Mutex;
 
 use super::super::mock_driver::{
     MockDriver, bring_up, guest_memory, read_register, write_register,
 };
+use super::core::{RING_EVENT_IDX, VERSION_1};
 use super::*;
-use crate::bus::BusDevice as _;
+use crate::virtio::{DeviceEnv, DeviceFault, Identity, QueueSetup};
 
 const STATUS: u64 = 0x70;
 const OWN_FEATURE: u64 = 1 << 5;
@@ -101,6 +101,7 @@ struct Rig {
     record: Arc<Mutex<Record>>,
     backend: EventFd,
     line: EventFd,
+    memory: GuestMemory,
     drivers: [MockDriver; 2],
 }
 
@@ -119,7 +120,8 @@ impl Rig {
             MockDriver::new(&memory, 0, 8),
             MockDriver::new(&memory, 1, 8),
         ];
-        let transport = MmioTransport::new(device, memory, line.try_clone().unwrap()).unwrap();
+        let transport =
+            MmioTransport::new(device, memory.clone(), line.try_clone().unwrap()).unwrap();
         let transport = Arc::new(Mutex::new(transport));
         let mut events = EventManager::new().unwrap();
         let subscriber: Box<dyn MutEventSubscriber> =
@@ -131,6 +133,7 @@ impl Rig {
             record,
             backend,
             line,
+            memory,
             drivers,
         }
     }
@@ -143,8 +146,7 @@ impl Rig {
     }
     /// The driver lays out its queues anew.
     fn clear_queues(&mut self) {
-        let memory = self.transport.lock().memory.clone();
-        self.drivers = [0, 1].map(|index| MockDriver::new(&memory, index, 8));
+        self.drivers = [0, 1].map(|index| MockDriver::new(&self.memory, index, 8));
     }
     fn setups(&self) -> Vec<QueueSetup> {
         self.drivers.iter().map(MockDriver::setup).collect()
@@ -435,4 +437,22 @@ fn the_configuration_space_takes_any_width_and_zeroes_end_it() {
     write_register(&mut transport, STATUS, 3);
     transport.write(0x101, &[7, 8]);
     assert_eq!(rig.record.lock().config_writes, [(1, vec![7, 8])]);
+}
+
+#[test]
+fn interrupts_are_acknowledged_and_queues_notified_while_the_device_works() {
+    let mut rig = Rig::new();
+    rig.bring_up();
+    rig.settle();
+    rig.transport.lock().interrupt().used_buffers();
+    let core = rig.transport.lock().core.clone();
+    let working = core.lock();
+    assert_eq!(rig.read(INTERRUPT_STATUS), 1);
+    rig.write(INTERRUPT_ACKNOWLEDGE, 1);
+    assert_eq!(rig.read(INTERRUPT_STATUS), 0);
+    rig.drivers[0].send(&[b"x"], &[]);
+    rig.write(MmioTransport::QUEUE_NOTIFY, 0);
+    drop(working);
+    rig.settle();
+    assert_eq!(rig.drivers[0].used().len(), 1);
 }

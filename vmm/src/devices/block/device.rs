@@ -20,21 +20,11 @@ use crate::virtio::{DeviceEnv, DeviceFault, Identity, NextTurn, VirtioDevice, re
 #[derive(Debug, thiserror::Error)]
 pub enum BlockError {
     /// Its image is unusable.
-    #[error("drive {drive_id:?}: {error}")]
-    Disk {
-        /// The drive.
-        drive_id: String,
-        /// What is wrong with the image.
-        error: DiskError,
-    },
+    #[error(transparent)]
+    Disk(#[from] DiskError),
     /// The host has no event descriptor left.
-    #[error("drive {drive_id:?}: no event descriptor can be had: {error}")]
-    Event {
-        /// The drive.
-        drive_id: String,
-        /// What the host said.
-        error: io::Error,
-    },
+    #[error("no event descriptor can be had: {0}")]
+    Event(io::Error),
 }
 
 /// A block device.
@@ -59,11 +49,7 @@ impl Block {
                 config.drive_id
             );
         }
-        let backend = DiskFile::open(&config.path_on_host, config.is_read_only);
-        let backend = backend.map_err(|error| BlockError::Disk {
-            drive_id: config.drive_id.clone(),
-            error,
-        })?;
+        let backend = DiskFile::open(&config.path_on_host, config.is_read_only)?;
         Self::with_backend(config, Box::new(backend))
     }
 
@@ -79,10 +65,7 @@ impl Block {
         let mut id = [0; VIRTIO_BLK_ID_BYTES as usize];
         let len = cmp::min(id.len(), drive_id.len());
         id[..len].copy_from_slice(&drive_id.as_bytes()[..len]);
-        let turn = match NextTurn::new() {
-            Ok(turn) => turn,
-            Err(error) => return Err(BlockError::Event { drive_id, error }),
-        };
+        let turn = NextTurn::new().map_err(BlockError::Event)?;
         let disk = Disk {
             backend,
             read_only: config.is_read_only,

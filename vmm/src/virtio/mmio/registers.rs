@@ -1,7 +1,7 @@
-//! What the driver reads and writes (virtio 1.2 §4.2.2).
+//! What the driver reads and writes (virtio 1.2 §4.2.2), but for interrupts and
+//! notifications.
 
-use super::MmioTransport;
-use crate::bus::{BusDevice, Effect};
+use super::core::Core;
 
 /// Bits of the device status register (virtio 1.2 §2.1).
 pub(super) mod status {
@@ -58,8 +58,9 @@ impl FeaturePage {
     }
 }
 
-impl BusDevice for MmioTransport {
-    fn read(&mut self, offset: u64, out: &mut [u8]) {
+impl Core {
+    /// Serves a read; `out` arrives filled with ones.
+    pub fn read(&mut self, offset: u64, out: &mut [u8]) {
         if let Some(at) = offset.checked_sub(CONFIG) {
             out.fill(0);
             self.device.read_config(at, out);
@@ -70,7 +71,8 @@ impl BusDevice for MmioTransport {
         }
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> Effect {
+    /// Serves a write.
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
         if let Some(at) = offset.checked_sub(CONFIG) {
             if self.has(status::DRIVER) && !self.has(status::FAILED) {
                 self.device.write_config(at, data);
@@ -78,11 +80,8 @@ impl BusDevice for MmioTransport {
         } else if let Ok(data) = <[u8; 4]>::try_from(data) {
             self.write_register(offset, u32::from_le_bytes(data));
         }
-        Effect::None
     }
-}
 
-impl MmioTransport {
     fn read_register(&self, offset: u64) -> Option<u32> {
         let queue = self.queues.get(self.selected);
         Some(match offset {
@@ -93,7 +92,6 @@ impl MmioTransport {
             0x10 => self.device_page.read(self.offered()),
             0x34 => queue.map_or(0, |q| q.max_size.into()),
             0x44 => queue.is_some_and(|q| q.ready).into(),
-            0x60 => self.interrupt.status(),
             0x70 => self.status,
             0xb0 | 0xb4 | 0xb8 | 0xbc => NO_SHARED_MEMORY,
             0xfc => self.interrupt.config_generation(),
@@ -108,8 +106,6 @@ impl MmioTransport {
             0x24 => self.driver_page = FeaturePage(value),
             0x30 => self.selected = value as usize,
             0x38..=0x44 | 0x80..=0xa4 => self.write_queue_register(offset, value),
-            Self::QUEUE_NOTIFY => self.notify(value as usize),
-            0x64 => self.interrupt.acknowledge(value),
             0x70 => self.write_status(value),
             _ => {}
         }

@@ -26,17 +26,25 @@ impl MutEventSubscriber for TransportSubscriber {
             }
             return;
         }
-        let mut transport = self.0.lock();
+        // The transport's own lock is let go, so that the vCPUs can use the
+        // registers that do not need the core.
+        let core = Arc::clone(&self.0.lock().core);
+        let mut core = core.lock();
         match events.data() {
-            BACKEND => transport.serve_backend(),
-            index => transport.serve_queue(index as usize),
+            BACKEND => core.serve_backend(),
+            index => core.serve_queue(index as usize),
         }
     }
 
     fn init(&mut self, ops: &mut EventOps<'_>) {
         let transport = self.0.lock();
         let queues = transport.notify_fds.iter().map(AsRawFd::as_raw_fd);
-        let backend = transport.device.backend_fd().map(|fd| fd.as_raw_fd());
+        let backend = transport
+            .core
+            .lock()
+            .device
+            .backend_fd()
+            .map(|fd| fd.as_raw_fd());
         let marked = (0..).zip(queues).chain(backend.map(|fd| (BACKEND, fd)));
         for (mark, fd) in marked {
             if let Err(error) = ops.add(Events::with_data_raw(fd, mark, EventSet::IN)) {
