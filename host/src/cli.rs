@@ -175,10 +175,11 @@ or a CMD that has not ended five seconds later, ends the machine.";
 const CONSOLE_HELP: &str = "\
 Examples:
   coppice console
-  coppice console --image minimal --boot-args loglevel=7
+  coppice console --image minimal --boot-args initcall_debug
 
-A root shell runs on the machine's serial port. Type Ctrl-] to leave: that
-switches the machine off. It also ends when the shell does.";
+The kernel's messages appear as it boots, then a root shell runs on the machine's
+serial port. Type Ctrl-] to leave: that switches the machine off. It also ends
+when the shell does.";
 
 const DOCTOR_HELP: &str = "\
 Examples:

@@ -25,17 +25,17 @@ pub struct Files<'a> {
     pub vsock: &'a Path,
 }
 
-/// What the agent does with the serial console.
+/// What the kernel writes to the serial console.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConsoleUse {
-    /// Nothing: the kernel's messages go there.
-    Messages,
-    /// It runs a root shell there.
-    Shell,
+pub enum Messages {
+    /// Everything.
+    All,
+    /// Only what went wrong: each character costs an exit.
+    Errors,
 }
 
 /// The configuration file's contents.
-pub fn config(args: &MachineArgs, files: &Files<'_>, console: ConsoleUse) -> Result<Value, Error> {
+pub fn config(args: &MachineArgs, files: &Files<'_>, messages: Messages) -> Result<Value, Error> {
     let Image { path, writable, .. } = files.image;
     Ok(json!({
         "machine-config": {
@@ -45,7 +45,7 @@ pub fn config(args: &MachineArgs, files: &Files<'_>, console: ConsoleUse) -> Res
         "boot-source": {
             "kernel_image_path": text(files.kernel)?,
             "initrd_path": text(files.initrd)?,
-            "boot_args": boot_args(files.image, console, args.boot_args.as_deref()),
+            "boot_args": boot_args(files.image, messages, args.boot_args.as_deref()),
         },
         "drives": [{
             "drive_id": "root",
@@ -62,11 +62,9 @@ pub fn config(args: &MachineArgs, files: &Files<'_>, console: ConsoleUse) -> Res
 
 /// The kernel's command line. What the user gives comes last, because the last
 /// of two equal parameters wins.
-fn boot_args(image: &Image, console: ConsoleUse, more: Option<&str>) -> String {
+fn boot_args(image: &Image, messages: Messages, more: Option<&str>) -> String {
     let mut words = vec![
-        // Errors can be shown, the rest would cost an exit a character.
         "console=ttyS0".into(),
-        "quiet".into(),
         // A panic ends the machine at once, by the keyboard controller's reset.
         "panic=-1".into(),
         "reboot=k".into(),
@@ -77,8 +75,8 @@ fn boot_args(image: &Image, console: ConsoleUse, more: Option<&str>) -> String {
     if !image.writable {
         words.push("coppice.overlay=tmpfs".into());
     }
-    if console == ConsoleUse::Shell {
-        words.push("coppice.console=shell".into());
+    if messages == Messages::Errors {
+        words.push("quiet".into());
     }
     words.extend(more.map(Into::into));
     words.join(" ")

@@ -11,7 +11,7 @@ use coppice_agent_protocol::AgentHello;
 use nix::poll::{PollFd, PollFlags};
 
 use crate::cli::MachineArgs;
-use crate::config::{self, ConsoleUse, Files};
+use crate::config::{self, Files, Messages};
 use crate::error::{Error, LastWords};
 use crate::guest::{self, Ready};
 use crate::image::{self, Image};
@@ -44,7 +44,7 @@ pub struct Machine {
 
 impl Machine {
     /// Starts a machine; its guest has yet to boot.
-    pub fn start(args: &MachineArgs, console: ConsoleUse, serial: Serial) -> Result<Self, Error> {
+    pub fn start(args: &MachineArgs, messages: Messages, serial: Serial) -> Result<Self, Error> {
         let places = Places::from_env();
         let program = places.program(VMM)?;
         let agent = places.program(AGENT)?;
@@ -64,7 +64,7 @@ impl Machine {
             image: &image,
             vsock: &vsock,
         };
-        let config = config::config(args, &files, console)?;
+        let config = config::config(args, &files, messages)?;
         let config_file = dir.join("config.json");
         fs::write(&config_file, config.to_string())
             .map_err(Error::host("the machine's configuration cannot be written"))?;
@@ -143,9 +143,23 @@ impl Machine {
         }
     }
 
+    /// Where the agent calls.
+    pub fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
     /// The VMM, for who takes its serial console.
     pub fn vmm(&mut self) -> &mut Vmm {
         &mut self.vmm
+    }
+
+    /// What to say of a machine that ended by itself: nothing, if it did so in
+    /// order.
+    pub fn end_of_console(mut self) -> Result<(), Error> {
+        match self.exit_status(SOON)? {
+            Some(status) if status.success() => Ok(()),
+            _ => Err(self.lost()),
+        }
     }
 
     /// Ends the machine. If its image is writable, the guest ends in order, so

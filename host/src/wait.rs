@@ -26,6 +26,21 @@ pub fn readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
     until(&mut fds, Instant::now().checked_add(timeout))
 }
 
+/// Waits until one of `sources` is readable; says which are.
+pub fn readable_of<const N: usize>(sources: [Option<BorrowedFd<'_>>; N]) -> io::Result<[bool; N]> {
+    let mut fds: Vec<_> = sources
+        .iter()
+        .flatten()
+        .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
+        .collect();
+    until(&mut fds, None)?;
+    let mut polled = fds.iter();
+    Ok(sources.map(|source| {
+        let polled = source.and_then(|_| polled.next());
+        polled.is_some_and(is_ready)
+    }))
+}
+
 /// Whether a descriptor that was waited for is ready, at its end, or broken:
 /// in each case the next call on it returns at once and tells which.
 pub fn is_ready(fd: &PollFd<'_>) -> bool {

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `dies` | complains on standard error and exits with 3 |
 //! | `silent` | shows a boot on the console, then nothing ever happens |
+//! | `echo` | as `silent`, but the console says again what is typed |
 //! | `flood` | writes to the console for ever, and nothing else |
 //! | `foreign` | its agent calls and speaks protocol 99 |
 //! | `garbage` | its agent calls and speaks no protocol at all |
@@ -22,6 +23,7 @@ mod agent;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::ExitCode;
 use std::thread;
@@ -69,6 +71,15 @@ fn machine(mode: &str, file: &str) -> ExitCode {
             return 3.into();
         }
         "silent" => sleep_for_ever(),
+        "echo" => {
+            // Not by way of a buffer that waits for whole lines.
+            let out = std::io::stdout()
+                .as_fd()
+                .try_clone_to_owned()
+                .expect("cloned");
+            std::io::copy(&mut std::io::stdin(), &mut fs::File::from(out)).expect("echoed");
+            sleep_for_ever()
+        }
         "flood" => loop {
             println!("stand-in: the same line over and over");
         },

@@ -1,6 +1,7 @@
 //! The command line as its users see it, on machines that are stand-ins.
 
 mod bed;
+mod console;
 mod failures;
 mod signals;
 mod streams;

@@ -13,7 +13,7 @@ use nix::sys::termios::{Termios, tcgetattr};
 use crate::bed::{Bed, outcome, signal};
 
 /// A terminal with `coppice` in its foreground.
-struct Screen {
+pub struct Screen {
     near: File,
     /// Held open, so that the settings can be read to the end.
     far: File,
@@ -21,7 +21,7 @@ struct Screen {
 }
 
 impl Screen {
-    fn new(rows: u16, cols: u16) -> Self {
+    pub fn new(rows: u16, cols: u16) -> Self {
         let OpenptyResult { master, slave } = openpty(&size(rows, cols), None).expect("a pty");
         Self {
             near: master.into(),
@@ -30,7 +30,7 @@ impl Screen {
         }
     }
 
-    fn start(&self, mut command: Command) -> Child {
+    pub fn start(&self, mut command: Command) -> Child {
         let end = || self.far.try_clone().expect("cloned");
         command.stdin(end()).stdout(end()).stderr(end());
         let foreground = || {
@@ -46,7 +46,7 @@ impl Screen {
         command.spawn().expect("started")
     }
 
-    fn settings(&self) -> Termios {
+    pub fn settings(&self) -> Termios {
         tcgetattr(&self.far).expect("a terminal")
     }
 
@@ -57,12 +57,12 @@ impl Screen {
         assert_eq!(result, 0);
     }
 
-    fn enter(&mut self, text: &str) {
+    pub fn enter(&mut self, text: &str) {
         self.near.write_all(text.as_bytes()).expect("written");
     }
 
     /// Reads until `text` has been shown.
-    fn until(&mut self, text: &str) {
+    pub fn until(&mut self, text: &str) {
         let mut chunk = [0; 4096];
         while !self.seen.contains(text) {
             let len = self.near.read(&mut chunk).expect("more is shown");
