@@ -16,16 +16,14 @@ use serde_json::json;
 use super::Answer;
 use super::router::{ActionType, DrivePatch, Request, StateWanted};
 use crate::logger::Logger;
+use crate::machine::Events;
 use crate::spec::{LoggerConfig, Spec, SpecError, VsockConfig};
-
-/// The event loop with all that is served by it.
-pub type Events = event_manager::EventManager<Box<dyn event_manager::MutEventSubscriber>>;
 
 /// What the controller needs of a machine. Tests put a pretended one in its
 /// place.
 pub trait MachineControl: Sized {
     /// Why something cannot be done; shown to the client with its sources.
-    type Error: std::error::Error;
+    type Error: std::error::Error + 'static;
 
     /// Makes a machine that does not run yet.
     ///
@@ -52,6 +50,26 @@ pub trait MachineControl: Sized {
     /// # Errors
     /// The keyboard has no room for it.
     fn ctrl_alt_del(&self) -> Result<(), Self::Error>;
+}
+
+/// Why a machine was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError<E: std::error::Error + 'static> {
+    /// There is one already.
+    #[error("the machine has been started already; InstanceStart works once")]
+    Started,
+    /// There is nothing to boot.
+    #[error(
+        "there is no kernel to boot; PUT /boot-source (boot-source in a configuration file) \
+         with kernel_image_path first"
+    )]
+    NoKernel,
+    /// The specification breaks a rule.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The machine cannot be had.
+    #[error("{}", chain(.0))]
+    Machine(E),
 }
 
 /// Holds the specification before the start and the machine after it.
@@ -144,7 +162,9 @@ impl<M: MachineControl> Controller<M> {
             Request::PutLogger(config) => self.put_logger(config),
             Request::PatchDrive(patch) => self.patch_drive(&patch),
             Request::SetState(wanted) => self.set_state(wanted),
-            Request::Act(ActionType::InstanceStart) => self.start(events),
+            Request::Act(ActionType::InstanceStart) => {
+                self.start(events).map_err(|error| error.to_string())
+            }
             Request::Act(ActionType::SendCtrlAltDel) => self.ctrl_alt_del(),
             Request::Act(ActionType::FlushMetrics) => {
                 Err("metrics are not available yet in this version (FlushMetrics)".to_owned())
@@ -178,22 +198,20 @@ impl<M: MachineControl> Controller<M> {
         Ok(())
     }
 
-    fn start(&mut self, events: &mut Events) -> Result<(), String> {
+    /// Builds the machine that was specified and lets it run.
+    ///
+    /// # Errors
+    /// There is no machine then, and the specification is as it was.
+    pub fn start(&mut self, events: &mut Events) -> Result<(), StartError<M::Error>> {
         if self.machine.is_some() {
-            return Err(
-                "the machine has been started already; InstanceStart works once".to_owned(),
-            );
+            return Err(StartError::Started);
         }
         if self.spec.boot.is_none() {
-            return Err(
-                "there is no kernel to boot; PUT /boot-source (boot-source in a configuration \
-                 file) with kernel_image_path first"
-                    .to_owned(),
-            );
+            return Err(StartError::NoKernel);
         }
-        self.spec.check().map_err(|error| error.to_string())?;
-        let mut machine = M::build(&self.spec, events).map_err(chain)?;
-        machine.start().map_err(chain)?;
+        self.spec.check()?;
+        let mut machine = M::build(&self.spec, events).map_err(StartError::Machine)?;
+        machine.start().map_err(StartError::Machine)?;
         self.machine = Some(machine);
         log::info!("the machine runs");
         Ok(())
@@ -205,7 +223,7 @@ impl<M: MachineControl> Controller<M> {
             StateWanted::Paused => machine.pause(),
             StateWanted::Resumed => machine.resume(),
         }
-        .map_err(chain)?;
+        .map_err(|error| chain(&error))?;
         self.paused = wanted == StateWanted::Paused;
         Ok(())
     }
@@ -215,7 +233,7 @@ impl<M: MachineControl> Controller<M> {
             .as_ref()
             .ok_or_else(not_started)?
             .ctrl_alt_del()
-            .map_err(chain)
+            .map_err(|error| chain(&error))
     }
 
     fn patch_drive(&self, patch: &DrivePatch) -> Result<(), String> {
@@ -275,13 +293,16 @@ fn not_started() -> String {
     "the machine has not been started; PUT /actions with InstanceStart first".to_owned()
 }
 
-/// An error with all its sources.
-fn chain(error: impl std::error::Error) -> String {
+/// An error with all its sources that it does not quote itself.
+fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let more = source.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        next = source.source();
     }
     text
 }
@@ -300,4 +321,4 @@ fn warn_of_unreachable_ports(config: &VsockConfig) {
 
 #[cfg(test)]
 #[path = "controller_test.rs"]
-mod tests;
+pub(super) mod tests;

@@ -12,11 +12,11 @@ thread_local! {
     static FAILS: RefCell<bool> = const { RefCell::new(false) };
 }
 
-struct Pretended;
+pub(crate) struct Pretended;
 
 #[derive(Debug, thiserror::Error)]
 #[error("no machine today")]
-struct Failed(#[source] std::io::Error);
+pub(crate) struct Failed(#[source] std::io::Error);
 
 fn call(what: &'static str) -> Result<(), Failed> {
     CALLS.with(|calls| calls.borrow_mut().push(what));

@@ -19,14 +19,17 @@ mod connection;
 pub mod controller;
 pub mod file;
 pub mod http;
+mod machine;
 pub mod router;
 mod server;
 mod socket;
+mod wake;
 
-pub use controller::{Controller, MachineControl};
+pub use controller::{Controller, MachineControl, StartError};
 pub use router::Request;
 pub use server::Server;
 pub use socket::SocketError;
+pub use wake::Wake;
 
 /// What a request comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,3 +41,6 @@ pub enum Answer {
     /// It was refused for this reason and nothing has changed: status 400.
     Fault(String),
 }
+
+#[cfg(test)]
+mod doc_test;

@@ -99,11 +99,9 @@ impl MachineConfig {
             let rule = format!("it must be from {MIN_MEM_MIB} to {MAX_MEM_MIB} (MiB)");
             return Err(SpecError::new("mem_size_mib", &self.mem_size_mib, rule));
         }
-        if self.smt {
-            return Err(SpecError::unavailable(
-                "smt = true",
-                "leave it out or set it to false",
-            ));
+        if self.smt && self.vcpu_count != 1 && !self.vcpu_count.is_multiple_of(2) {
+            let rule = "with smt it must be 1 or even, since each core has two threads";
+            return Err(SpecError::new("vcpu_count", &self.vcpu_count, rule));
         }
         if self.huge_pages != HugePages::None {
             let what = format!("huge_pages = {:?}", self.huge_pages);

@@ -46,6 +46,16 @@ fn machine_config_limits() {
 }
 
 #[test]
+fn threads_come_in_pairs() {
+    for (vcpus, fits) in [(1, true), (2, true), (3, false), (31, false), (32, true)] {
+        let json = format!(r#"{{"vcpu_count":{vcpus},"mem_size_mib":64,"smt":true}}"#);
+        assert_eq!(machine(&json).is_ok(), fits, "{vcpus}");
+    }
+    let text = refusal(machine(r#"{"vcpu_count":3,"mem_size_mib":64,"smt":true}"#));
+    assert!(text.contains("1 or even"), "{text}");
+}
+
+#[test]
 fn json_faults_name_the_field() {
     for (json, part) in [
         ("", "the body is empty"),
@@ -98,11 +108,7 @@ fn null_is_as_good_as_absent() {
 
 #[test]
 fn what_cannot_be_honoured_is_refused() {
-    for field in [
-        r#""smt":true"#,
-        r#""huge_pages":"2M""#,
-        r#""cpu_template":"T2""#,
-    ] {
+    for field in [r#""huge_pages":"2M""#, r#""cpu_template":"T2""#] {
         let text = refusal(machine(&format!(
             r#"{{"vcpu_count":2,"mem_size_mib":64,{field}}}"#
         )));
