@@ -14,7 +14,7 @@ use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::Mode;
 
 /// Groups kept for later commands.
-const KEPT: usize = 64;
+const KEPT: usize = 16;
 
 /// The control group of one command.
 #[derive(Debug)]

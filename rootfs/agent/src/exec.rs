@@ -404,6 +404,11 @@ impl Exec {
         }
     }
 
+    /// Whether the command waits for processes that it left behind to end.
+    pub(crate) fn awaits_others(&self) -> bool {
+        self.ended.is_some() && self.kill_at.is_some()
+    }
+
     /// The status, once nothing more will come.
     pub(crate) fn finished(&self) -> Option<ExitStatus> {
         let (outcome, elapsed) = self.ended?;

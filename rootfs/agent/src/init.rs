@@ -18,6 +18,7 @@ use crate::server::{End, Server};
 use crate::signals::Signals;
 use crate::sys;
 
+mod console;
 mod mounts;
 mod params;
 mod power;
@@ -116,10 +117,16 @@ fn live(started_us: u64) -> Result<RebootMode, InitError> {
         },
     };
     let address = Address::Vsock(AGENT_PORT);
-    let server = Server::listen(&address, signals, hello).map_err(InitError::io(format!(
+    let mut server = Server::listen(&address, signals, hello).map_err(InitError::io(format!(
         "the agent cannot listen on {address}; does the machine have a vsock device and the kernel its driver?"
     )))?;
     eprintln!("coppice-agent: listening on {address}");
+    if params.console_shell {
+        match console::start_shell() {
+            Ok(pid) => server.end_with(pid),
+            Err(error) => eprintln!("coppice-agent: no shell on the console: {error}"),
+        }
+    }
     let end = server
         .run()
         .map_err(InitError::io("the event loop failed"))?;

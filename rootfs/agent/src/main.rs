@@ -53,8 +53,7 @@ enum Mode {
 /// Rust's own would abort the process if a standard stream is closed and
 /// `/dev/null` is missing, which is how a kernel without a console starts
 /// process 1; and an abort of process 1 is a panic of the machine.
-#[cfg(not(test))]
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn main(
     _argc: std::ffi::c_int,
     _argv: *const *const std::ffi::c_char,

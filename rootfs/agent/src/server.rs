@@ -11,6 +11,7 @@ use coppice_agent_protocol::{
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{MsgFlags, send};
+use nix::unistd::Pid;
 
 use crate::cgroup::Cgroups;
 use crate::env::Env;
@@ -54,6 +55,8 @@ pub(crate) struct Server {
     sessions: Slab<Session>,
     work: VecDeque<Work>,
     env: Env,
+    /// The machine is switched off when this process ends.
+    console: Option<Pid>,
     end: Option<End>,
 }
 
@@ -94,8 +97,14 @@ impl Server {
             sessions: Slab::new(),
             work: VecDeque::new(),
             env: Env::new(poller, Cgroups::open(), hello),
+            console: None,
             end: None,
         })
+    }
+
+    /// Has the machine end with this process.
+    pub(crate) fn end_with(&mut self, console: Pid) {
+        self.console = Some(console);
     }
 
     /// Serves until a signal or a host ends it.
@@ -256,9 +265,14 @@ impl Server {
     fn reap(&mut self) {
         let now = Instant::now();
         let mut keys = Vec::new();
+        let mut orphans = false;
         let (env, sessions) = (&mut self.env, &mut self.sessions);
         signals::reap(|pid, outcome| {
+            if self.console == Some(pid) {
+                env.power = Some(PowerAction::PowerOff);
+            }
             let Some(key) = env.children.remove(&pid) else {
+                orphans = true;
                 return;
             };
             if let Some(session) = sessions.get_mut(key) {
@@ -266,6 +280,10 @@ impl Server {
                 keys.push(key);
             }
         });
+        if orphans {
+            let waiting = self.sessions.iter().filter(|(_, s)| s.awaits_others());
+            keys.extend(waiting.map(|(key, _)| key));
+        }
         for key in keys {
             self.enqueue(key);
         }

@@ -138,6 +138,11 @@ impl Session {
         turn
     }
 
+    /// Whether the end of an orphan may be what the session waits for.
+    pub(crate) fn awaits_others(&self) -> bool {
+        matches!(&self.phase, Phase::Running(exec) if exec.awaits_others())
+    }
+
     /// Kills the session's command: the agent is stopping.
     pub(crate) fn kill(&mut self) {
         if let Phase::Running(exec) = &mut self.phase {

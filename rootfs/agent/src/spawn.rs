@@ -139,15 +139,7 @@ pub(crate) struct ChildStdio {
 
 /// Starts the process.
 pub(crate) fn spawn(plan: &Plan, cgroup: Option<&Cgroup>) -> Result<Spawned, AgentError> {
-    start(plan, cgroup).map_err(|errno| {
-        AgentError::new(
-            ErrorKind::NoResources,
-            format!(
-                "the guest cannot start another process: {}; end some or give the machine more memory",
-                errno.desc()
-            ),
-        )
-    })
+    start(plan, cgroup).map_err(no_process)
 }
 
 fn start(plan: &Plan, cgroup: Option<&Cgroup>) -> Result<Spawned, Errno> {
@@ -197,6 +189,42 @@ fn start(plan: &Plan, cgroup: Option<&Cgroup>) -> Result<Spawned, Errno> {
         stdout,
         stderr,
     })
+}
+
+/// Starts the process on a terminal that exists already, and waits until its
+/// program runs.
+pub(crate) fn spawn_on(plan: &Plan, terminal: OwnedFd) -> Result<Pid, AgentError> {
+    let fork = || {
+        let (report, report_child) = pipe2(OFlag::O_CLOEXEC)?;
+        let ends = ChildStdio {
+            stdin: terminal.try_clone().map_err(errno)?,
+            stdout: terminal,
+            stderr: None,
+            terminal: true,
+        };
+        let pid = match sys::fork(None).map_err(errno)? {
+            Some(pid) => pid,
+            None => child::run(plan, &ends, &report_child),
+        };
+        Ok((pid, report))
+    };
+    let (pid, report) = fork().map_err(no_process)?;
+    let mut bytes = [0; 16];
+    let count = nix::unistd::read(&report, &mut bytes).unwrap_or(0);
+    match Failure::from_bytes(&bytes[..count]) {
+        Some(failure) => Err(failure.explain(plan)),
+        None => Ok(pid),
+    }
+}
+
+fn no_process(errno: Errno) -> AgentError {
+    AgentError::new(
+        ErrorKind::NoResources,
+        format!(
+            "the guest cannot start another process: {}; end some or give the machine more memory",
+            errno.desc()
+        ),
+    )
 }
 
 /// A terminal of this size that belongs to the user.

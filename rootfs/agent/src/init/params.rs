@@ -14,6 +14,8 @@ pub(crate) struct Params {
     /// Mount the root read-only.
     pub(crate) read_only: bool,
     pub(crate) hostname: Option<String>,
+    /// A shell on the console; the machine ends with it.
+    pub(crate) console_shell: bool,
 }
 
 impl Params {
@@ -54,9 +56,15 @@ impl Params {
                         "coppice.overlay={other} is unknown; the one kind is `tmpfs`"
                     ));
                 }
+                ("console", "shell") => params.console_shell = true,
+                ("console", other) => {
+                    return Err(format!(
+                        "coppice.console={other} is unknown; the one use is `shell`"
+                    ));
+                }
                 _ => {
                     return Err(format!(
-                        "coppice.{name} is unknown; known are root, rootfstype, rootflags, overlay, hostname"
+                        "coppice.{name} is unknown; known are root, rootfstype, rootflags, overlay, hostname, console"
                     ));
                 }
             }
@@ -72,7 +80,7 @@ mod tests {
     #[test]
     fn reads_its_own_words_among_others() {
         let line = "console=ttyS0 reboot=k panic=-1 rw coppice.root=/dev/vda \
-            coppice.rootfstype=squashfs coppice.overlay=tmpfs coppice.hostname=oak -- coppice.root=x\n";
+            coppice.rootfstype=squashfs coppice.overlay=tmpfs coppice.hostname=oak coppice.console=shell -- coppice.root=x\n";
         assert_eq!(
             Params::parse(line),
             Ok(Params {
@@ -82,6 +90,7 @@ mod tests {
                 overlay: true,
                 read_only: false,
                 hostname: Some("oak".into()),
+                console_shell: true,
             })
         );
         assert_eq!(Params::parse("quiet"), Ok(Params::default()));
@@ -94,6 +103,7 @@ mod tests {
             ("coppice.root", "coppice.root"),
             ("coppice.root=vda", "/dev/vda"),
             ("coppice.overlay=ext4", "tmpfs"),
+            ("coppice.console=getty", "shell"),
             ("coppice.rot=/dev/vda", "coppice.rot"),
         ] {
             let error = Params::parse(line).unwrap_err();

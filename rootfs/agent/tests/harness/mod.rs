@@ -1,3 +1,4 @@
+#![allow(dead_code, reason = "each test file uses a part of this")]
 //! An agent of this build on a Unix socket, and what a host says to it.
 
 use std::io::{BufRead, BufReader};
