@@ -23,7 +23,8 @@ trap 'exit 143' TERM
 
 # --- How a step is run and judged ------------------------------------------------
 
-heading() { printf '\n=== %s\n\n' "$*"; }
+# heading TITLE COMMAND: what comes next, and how a person would type it.
+heading() { printf '\n=== %s\n$ coppice run %s\n\n' "$1" "$2"; }
 
 # step TITLE EXPECTED COMMAND...: boots a machine, runs COMMAND in it with this
 # standard input, and shows what it wrote, which is then in $work/out. Ends the
@@ -60,7 +61,7 @@ expect() { grep -q -e "$1" "$work/out" || fail "no line of the output matches: $
 
 # --- A kernel of its own ---------------------------------------------------------
 
-heading "uname -a"
+heading "A kernel of its own" "-- uname -a"
 printf 'here:             %s\nin the machine:   ' "$(uname -a)"
 step "uname -a" 0 uname -a </dev/null
 expect '^Linux '
@@ -68,7 +69,7 @@ expect '^Linux '
 
 # --- A program -------------------------------------------------------------------
 
-heading "A Python program, from standard input"
+heading "A Python program" "-i -- python3 - <primes.py"
 cat >"$work/primes.py" <<'END'
 import os, platform
 
@@ -89,7 +90,7 @@ expect '^9592 primes below 100000$'
 # Each machine ends with its command, so the repository travels as a git bundle:
 # out on one command's standard output, in on the next one's standard input.
 
-heading "Making a git repository"
+heading "Making a git repository" "-i -- sh -s <make.sh >bundle"
 cat >"$work/make.sh" <<'END'
 set -eu
 git config --global user.name Demo
@@ -124,14 +125,16 @@ step "make repository" 0 sh -s <"$work/make.sh"
 keep=
 expect 'Demo: Median of a list'
 
+# What both of the next two steps begin with: the bundle becomes a work tree.
 checkout='cat >/tmp/bundle && git clone -q -b main /tmp/bundle median && cd median'
 
-heading "Its tests: one fails"
+heading "Its tests: one fails" "-i -- sh -c 'git clone ...; python3 -m unittest -v' <bundle"
 step "failing tests" 1 sh -c "$checkout && exec python3 -m unittest -v" <"$work/bundle"
 expect '^AssertionError: 3 != 2.5$'
 expect '^FAILED (failures=1)$'
 
-heading "The repair, and the tests again"
+heading "The repair, and the tests again" \
+    "-i -- sh -c 'git clone ...; git commit ...; python3 -m unittest -v' <bundle"
 repair=$(
     cat <<'END'
 set -e
@@ -157,10 +160,10 @@ expect '^OK$'
 
 # --- Times -----------------------------------------------------------------------
 
-heading "Times, in milliseconds"
+printf '\n=== Times, in seconds\n\n'
 awk -F '\t' '
-    BEGIN { row = "%-24s %18s %10s %10s %10s\n"; printf row, "", "boot, agent ready", "command", "in all", "exit code" }
-    { printf row, $1, $2, $3, $4, $5 }' "$work/table"
+    BEGIN { printf "%-23s%19s%10s%10s%11s\n", "", "boot to agent ready", "command", "in all", "exit code" }
+    { printf "%-23s%19.2f%10.2f%10.2f%11d\n", $1, $2 / 1000, $3 / 1000, $4 / 1000, $5 }' "$work/table"
 [ -z "${COPPICE_BUILD_SECONDS:-}" ] ||
     printf '\nBuilding programs, kernel, and images: %s s\n' "$COPPICE_BUILD_SECONDS"
 printf '\nEvery step did what it says.\n'
