@@ -19,14 +19,14 @@ use super::watch::{Event, Token, Watch};
 use crate::backends::unix::{Listener, Stream};
 
 /// Streams that exist at once, whatever they are used for.
-pub const MAX_STREAMS: usize = 1024;
+const MAX_STREAMS: usize = 1024;
 /// Clients of the host that have not said yet what they want.
 const MAX_HANDSHAKES: usize = 256;
 /// Ended connections that wait for the guest's confirmation.
 const MAX_CLOSING: usize = 4096;
 /// Resets that wait for receive buffers of the guest. A guest that provokes
 /// more without reading any does not get all of them.
-const MAX_RESETS: usize = 4096;
+const MAX_RESETS: usize = 1024;
 /// Clients accepted in one wake-up.
 const ACCEPT_BATCH: usize = 32;
 
@@ -87,6 +87,7 @@ pub struct Muxer {
     /// Resets for packets and connections that there is nothing else of.
     resets: VecDeque<Header>,
     next_host_port: u32,
+    max_streams: usize,
     complaints: u64,
 }
 
@@ -110,6 +111,7 @@ impl Muxer {
             ready: VecDeque::new(),
             resets: VecDeque::new(),
             next_host_port: FIRST_HOST_PORT,
+            max_streams: MAX_STREAMS,
             complaints: 0,
         })
     }
@@ -382,7 +384,7 @@ impl Muxer {
     /// waits for a slow host; `false` if there is none.
     fn has_room(&mut self) -> bool {
         let streams = self.connections.len() + self.handshakes.len() + self.orphans.len();
-        streams < MAX_STREAMS || self.orphans.pop_first().is_some()
+        streams < self.max_streams || self.orphans.pop_first().is_some()
     }
 
     fn connect_to_host(&mut self, ports: Ports, request: &Header) {
