@@ -107,11 +107,6 @@ impl Decoder {
         self.received.extend_from_slice(bytes);
     }
 
-    /// Whether a request has begun that is not complete.
-    pub fn is_midway(&self) -> bool {
-        !self.received.is_empty() || matches!(self.state, State::Body { .. })
-    }
-
     /// The next event, or `None` if more bytes are needed.
     ///
     /// # Errors

@@ -8,12 +8,10 @@
 
 mod line;
 mod sink;
-mod throttle;
 
 use parking_lot::{Mutex, RwLock};
 
 pub use sink::LogError;
-pub use throttle::Throttle;
 
 use crate::spec::LoggerConfig;
 use line::format_line;
