@@ -25,17 +25,17 @@ pub struct Files<'a> {
     pub vsock: &'a Path,
 }
 
-/// What the kernel writes to the serial console.
+/// What the machine's serial console is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Messages {
-    /// Everything.
-    All,
-    /// Only what went wrong: each character costs an exit.
+pub enum ConsoleUse {
+    /// What went wrong. More would cost an exit for each character.
     Errors,
+    /// Somebody who watches: all messages, and a shell in the end.
+    Shell,
 }
 
 /// The configuration file's contents.
-pub fn config(args: &MachineArgs, files: &Files<'_>, messages: Messages) -> Result<Value, Error> {
+pub fn config(args: &MachineArgs, files: &Files<'_>, console: ConsoleUse) -> Result<Value, Error> {
     let Image { path, writable, .. } = files.image;
     Ok(json!({
         "machine-config": {
@@ -45,7 +45,7 @@ pub fn config(args: &MachineArgs, files: &Files<'_>, messages: Messages) -> Resu
         "boot-source": {
             "kernel_image_path": text(files.kernel)?,
             "initrd_path": text(files.initrd)?,
-            "boot_args": boot_args(files.image, messages, args.boot_args.as_deref()),
+            "boot_args": boot_args(files.image, console, args.boot_args.as_deref()),
         },
         "drives": [{
             "drive_id": "root",
@@ -62,7 +62,7 @@ pub fn config(args: &MachineArgs, files: &Files<'_>, messages: Messages) -> Resu
 
 /// The kernel's command line. What the user gives comes last, because the last
 /// of two equal parameters wins.
-fn boot_args(image: &Image, messages: Messages, more: Option<&str>) -> String {
+fn boot_args(image: &Image, console: ConsoleUse, more: Option<&str>) -> String {
     let mut words = vec![
         "console=ttyS0".into(),
         // A panic ends the machine at once, by the keyboard controller's reset.
@@ -75,9 +75,10 @@ fn boot_args(image: &Image, messages: Messages, more: Option<&str>) -> String {
     if !image.writable {
         words.push("coppice.overlay=tmpfs".into());
     }
-    if messages == Messages::Errors {
-        words.push("quiet".into());
-    }
+    words.push(match console {
+        ConsoleUse::Errors => "quiet".into(),
+        ConsoleUse::Shell => "coppice.console=shell".into(),
+    });
     words.extend(more.map(Into::into));
     words.join(" ")
 }

@@ -1,26 +1,19 @@
 //! `coppice console`: a machine whose serial port is this terminal.
 //!
-//! The line is shown from the first message of the kernel on. Once the agent
-//! has called, it is asked to run a shell there: as the first process of a
-//! session, the shell gets the port as its controlling terminal by opening it.
+//! The line is shown from the kernel's first message on. In the end the agent
+//! runs a shell there, and switches the machine off when the shell ends.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsFd;
 use std::process::{ChildStdin, ChildStdout, ExitCode};
 
-use coppice_agent_protocol::{
-    Decoder, ExecRequest, HostHello, ToAgent, ToHost, WindowSize, write_message,
-};
-
 use crate::cli::ConsoleArgs;
-use crate::config::Messages;
+use crate::config::ConsoleUse;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::relay::stdin;
 use crate::signals::{Arrived, Signals};
-use crate::terminal::{RawMode, window_size};
+use crate::terminal::RawMode;
 use crate::vmm::Serial;
 use crate::wait;
 
@@ -40,7 +33,7 @@ pub fn console(args: ConsoleArgs) -> ExitCode {
 
 fn attempt(args: &ConsoleArgs) -> Result<(), Error> {
     let signals = Signals::catch().map_err(Error::host("signals cannot be caught"))?;
-    let mut machine = Machine::start(&args.machine, Messages::All, Serial::Taken)?;
+    let mut machine = Machine::start(&args.machine, ConsoleUse::Shell, Serial::Taken)?;
     let Some((input, output)) = machine.vmm().take_serial() else {
         unreachable!("the serial console was asked for and is taken once");
     };
@@ -52,13 +45,12 @@ fn attempt(args: &ConsoleArgs) -> Result<(), Error> {
         input: Some(input),
         output,
         local: true,
-        shell: Shell::Awaited,
     };
-    let end = line.run(&mut machine, &signals);
+    let end = line.run(&signals);
     drop(raw);
-    match end? {
+    match end.map_err(Error::host("the console failed"))? {
         End::Machine => machine.end_of_console(),
-        End::Shell | End::User => machine.stop(&signals),
+        End::User => machine.stop(&signals),
     }
 }
 
@@ -67,13 +59,11 @@ fn attempt(args: &ConsoleArgs) -> Result<(), Error> {
 enum End {
     /// The VMM closed its side.
     Machine,
-    /// The shell has ended.
-    Shell,
     /// The user left.
     User,
 }
 
-/// Both ends of the serial line, and the shell on it.
+/// Both ends of the serial line.
 struct Line {
     /// To the machine, until our side has ended.
     input: Option<ChildStdin>,
@@ -81,46 +71,24 @@ struct Line {
     output: ChildStdout,
     /// Our standard input has not ended.
     local: bool,
-    shell: Shell,
-}
-
-/// The agent's part.
-enum Shell {
-    /// The agent has yet to call.
-    Awaited,
-    /// It was asked for a shell.
-    Runs(UnixStream, Decoder<ToHost>),
-    /// There is none, for a reason that was shown.
-    Refused,
 }
 
 impl Line {
-    fn run(&mut self, machine: &mut Machine, signals: &Signals) -> Result<End, Error> {
-        let failed = || Error::host("the console failed");
+    fn run(&mut self, signals: &Signals) -> io::Result<End> {
         loop {
-            let agent = match &self.shell {
-                Shell::Awaited => Some(machine.ready().as_fd()),
-                Shell::Runs(stream, _) => Some(stream.as_fd()),
-                Shell::Refused => None,
-            };
-            let sources: [Option<BorrowedFd<'_>>; 4] = [
+            let [output, signal, typed] = wait::readable_of([
                 Some(self.output.as_fd()),
                 Some(signals.as_fd()),
                 self.local.then(stdin),
-                agent,
-            ];
-            let [output, signal, typed, agent] = wait::readable_of(sources).map_err(failed())?;
-            if output && !self.show().map_err(failed())? {
+            ])?;
+            if output && !self.show()? {
                 return Ok(End::Machine);
             }
-            if signal && self.take_signal(signals).map_err(failed())? {
+            if signal && matches!(signals.next()?, Some(Arrived::End(_))) {
                 return Ok(End::User);
             }
-            if typed && !self.type_in().map_err(failed())? {
+            if typed && !self.type_in()? {
                 return Ok(End::User);
-            }
-            if agent && !self.take_agent(machine)? {
-                return Ok(End::Shell);
             }
         }
     }
@@ -151,75 +119,4 @@ impl Line {
         }
         Ok(leave.is_none())
     }
-
-    /// Whether a signal wants an end.
-    fn take_signal(&mut self, signals: &Signals) -> io::Result<bool> {
-        Ok(matches!(signals.next()?, Some(Arrived::End(_))))
-    }
-
-    /// Hears the agent; false if the shell has ended.
-    fn take_agent(&mut self, machine: &mut Machine) -> Result<bool, Error> {
-        let heard = match &mut self.shell {
-            Shell::Awaited => machine.ready().take().and_then(|hello| match hello {
-                Some(_) => start_shell(machine).map(Some),
-                None => Ok(None),
-            }),
-            Shell::Runs(stream, decoder) => match hear(stream, decoder) {
-                Ok(true) => Ok(None),
-                Ok(false) => return Ok(false),
-                Err(error) => Err(error),
-            },
-            Shell::Refused => Ok(None),
-        };
-        match heard {
-            Ok(Some(shell)) => self.shell = shell,
-            Ok(None) => {}
-            // The line is still of use, at least to find out why.
-            Err(error) => {
-                eprint!("coppice: there is no shell: {error}\r\n");
-                self.shell = Shell::Refused;
-            }
-        }
-        Ok(true)
-    }
-}
-
-fn start_shell(machine: &mut Machine) -> Result<Shell, Error> {
-    let mut stream = machine.connect()?;
-    let WindowSize { rows, cols } = window_size();
-    let line = format!(
-        "exec </dev/ttyS0 >/dev/ttyS0 2>&1; stty sane rows {rows} cols {cols} 2>/dev/null; \
-         exec \"${{SHELL:-/bin/sh}}\" -l"
-    );
-    let mut request = ExecRequest::shell(line);
-    let terminal = std::env::var_os("TERM").map(|term| (b"TERM".to_vec(), term.into_vec()));
-    request.env.extend(terminal);
-    for message in [
-        ToAgent::Hello(HostHello::default()),
-        ToAgent::Exec(Box::new(request)),
-    ] {
-        write_message(&mut stream, &message)
-            .map_err(Error::host("the agent cannot be asked for a shell"))?;
-    }
-    Ok(Shell::Runs(stream, Decoder::new()))
-}
-
-/// Hears the agent out; false if the shell has ended.
-fn hear(stream: &mut UnixStream, decoder: &mut Decoder<ToHost>) -> Result<bool, Error> {
-    let mut chunk = [0; 4096];
-    let len = stream
-        .read(&mut chunk)
-        .map_err(Error::host("the connection to the agent failed"))?;
-    decoder.push(&chunk[..len]);
-    let broken = |error| Error::Protocol(format!("{error}"));
-    while let Some(message) = decoder.next_message().map_err(broken)? {
-        match message {
-            ToHost::Exit(_) => return Ok(false),
-            ToHost::Error(error) => return Err(Error::Refused(error)),
-            // Why there is no shell, if the port cannot be opened.
-            ToHost::Stderr(text) => eprint!("{}", String::from_utf8_lossy(&text)),
-            _ => {}
-        }
-    }
-    Ok(len > 0)
 }

@@ -87,23 +87,6 @@ pub enum Error {
     )]
     UnknownFileSystem(PathBuf),
 
-    /// Somebody else holds the image in a way that excludes us.
-    #[error(
-        "the image {} is in use by another machine{}",
-        .path.display(),
-        if *.writable {
-            "; only one machine at a time can have it with --writable"
-        } else {
-            " that may write to it; wait for its end or copy the image"
-        }
-    )]
-    ImageInUse {
-        /// The image.
-        path: PathBuf,
-        /// Whether it was wanted for writing.
-        writable: bool,
-    },
-
     /// There is no place for sockets and the like.
     #[error("no directory for a running machine could be made: {}", list_errors(.0))]
     NoRunDir(Vec<(PathBuf, io::Error)>),
@@ -118,7 +101,7 @@ pub enum Error {
     },
 
     /// The VMM ended before the guest's agent was up.
-    #[error("the machine did not start: coppice-vmm ended ({status}){said}")]
+    #[error("the machine did not come up: coppice-vmm ended ({status}){said}")]
     DidNotStart {
         /// How it ended.
         status: ExitStatus,

@@ -1,17 +1,13 @@
-//! What an image holds, and whose it is while a machine runs on it.
+//! What an image holds. That nobody else writes to it is the VMM's to see to.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
-
 use crate::error::Error;
 
-/// An image that is locked for as long as this value lives: many machines may
-/// read it together, or one may write to it.
+/// An image to run on.
 #[derive(Debug)]
 pub struct Image {
     /// Its file.
@@ -20,11 +16,10 @@ pub struct Image {
     pub file_system: &'static str,
     /// The machine may write to it.
     pub writable: bool,
-    _lock: Flock<File>,
 }
 
 impl Image {
-    /// Opens, recognises and locks the image at `path`.
+    /// Opens and recognises the image at `path`.
     pub fn open(path: PathBuf, writable: bool) -> Result<Self, Error> {
         let unusable = |source| Error::File {
             what: "image",
@@ -39,24 +34,11 @@ impl Image {
         let file_system = recognise(&file)
             .map_err(unusable)?
             .ok_or_else(|| Error::UnknownFileSystem(path.clone()))?;
-        let lock = match Flock::lock(file, wanted(writable)) {
-            Ok(lock) => lock,
-            Err((_, Errno::EWOULDBLOCK)) => return Err(Error::ImageInUse { path, writable }),
-            Err((_, errno)) => return Err(unusable(errno.into())),
-        };
         Ok(Self {
             path,
             file_system,
             writable,
-            _lock: lock,
         })
-    }
-}
-
-fn wanted(writable: bool) -> FlockArg {
-    match writable {
-        true => FlockArg::LockExclusiveNonblock,
-        false => FlockArg::LockSharedNonblock,
     }
 }
 
@@ -122,20 +104,5 @@ mod tests {
             let error = Image::open(file.path().into(), false).expect_err("unknown");
             assert!(matches!(error, Error::UnknownFileSystem(_)), "{error}");
         }
-    }
-
-    #[test]
-    fn readers_share_and_a_writer_is_alone() {
-        let file = image(0, b"hsqs");
-        let open = |writable| Image::open(file.path().into(), writable);
-        let first = open(false).expect("free");
-        let second = open(false).expect("shared");
-        assert!(matches!(open(true), Err(Error::ImageInUse { .. })));
-        drop((first, second));
-        let writer = open(true).expect("free");
-        assert!(matches!(open(false), Err(Error::ImageInUse { .. })));
-        assert!(matches!(open(true), Err(Error::ImageInUse { .. })));
-        drop(writer);
-        open(false).expect("free again");
     }
 }

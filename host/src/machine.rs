@@ -11,7 +11,7 @@ use coppice_agent_protocol::AgentHello;
 use nix::poll::{PollFd, PollFlags};
 
 use crate::cli::MachineArgs;
-use crate::config::{self, Files, Messages};
+use crate::config::{self, ConsoleUse, Files};
 use crate::error::{Error, LastWords};
 use crate::guest::{self, Ready};
 use crate::image::{self, Image};
@@ -31,8 +31,7 @@ const SOON: Duration = Duration::from_secs(1);
 
 /// A machine. It ends with this value, and its directory goes.
 ///
-/// The fields go in this order: the VMM first, its files next, the image's
-/// lock last.
+/// The fields go in this order: the VMM before its files.
 #[derive(Debug)]
 pub struct Machine {
     vmm: Vmm,
@@ -44,7 +43,7 @@ pub struct Machine {
 
 impl Machine {
     /// Starts a machine; its guest has yet to boot.
-    pub fn start(args: &MachineArgs, messages: Messages, serial: Serial) -> Result<Self, Error> {
+    pub fn start(args: &MachineArgs, console: ConsoleUse, serial: Serial) -> Result<Self, Error> {
         let places = Places::from_env();
         let program = places.program(VMM)?;
         let agent = places.program(AGENT)?;
@@ -64,7 +63,7 @@ impl Machine {
             image: &image,
             vsock: &vsock,
         };
-        let config = config::config(args, &files, messages)?;
+        let config = config::config(args, &files, console)?;
         let config_file = dir.join("config.json");
         fs::write(&config_file, config.to_string())
             .map_err(Error::host("the machine's configuration cannot be written"))?;
@@ -141,11 +140,6 @@ impl Machine {
             Ok(None) => Error::AgentGone(self.vmm.last_words(false)),
             Err(error) => error,
         }
-    }
-
-    /// Where the agent calls.
-    pub fn ready(&self) -> &Ready {
-        &self.ready
     }
 
     /// The VMM, for who takes its serial console.

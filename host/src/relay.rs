@@ -66,6 +66,8 @@ enum Output {
 pub struct Relay<'a> {
     stream: UnixStream,
     decoder: Decoder<ToHost>,
+    /// What was read last, from the stream or standard input.
+    chunk: Box<[u8]>,
     /// Bytes on their way to the agent.
     outgoing: Vec<u8>,
     /// Output on its way to us, in the order of its arrival.
@@ -101,6 +103,7 @@ impl<'a> Relay<'a> {
         let mut relay = Self {
             stream,
             decoder: Decoder::new(),
+            chunk: vec![0; MAX_PAYLOAD].into_boxed_slice(),
             outgoing: Vec::new(),
             queue: VecDeque::new(),
             queued: 0,
@@ -276,12 +279,12 @@ impl<'a> Relay<'a> {
         let Some(stdin) = self.stdin else {
             return Ok(());
         };
-        let mut chunk = vec![0; self.credit.min(MAX_PAYLOAD)];
-        match nix::unistd::read(stdin, &mut chunk) {
+        let room = self.credit.min(MAX_PAYLOAD);
+        match nix::unistd::read(stdin, &mut self.chunk[..room]) {
             Ok(len) if len > 0 => {
                 self.credit -= len;
-                chunk.truncate(len);
-                self.send(&ToAgent::Stdin(chunk))
+                let bytes = self.chunk[..len].to_vec();
+                self.send(&ToAgent::Stdin(bytes))
             }
             Err(nix::Error::EAGAIN | nix::Error::EINTR) => Ok(()),
             // A terminal that hung up reads as an error; it is an end as well.
@@ -306,10 +309,9 @@ impl<'a> Relay<'a> {
 
     /// Takes what the agent sent; false if the connection has ended.
     fn read_stream(&mut self) -> Result<bool, Error> {
-        let mut chunk = [0; MAX_PAYLOAD];
-        match self.stream.read(&mut chunk) {
+        match self.stream.read(&mut self.chunk) {
             Ok(0) => return Ok(false),
-            Ok(len) => self.decoder.push(&chunk[..len]),
+            Ok(len) => self.decoder.push(&self.chunk[..len]),
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
                 io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => return Ok(false),

@@ -8,7 +8,7 @@ use std::time::Instant;
 use coppice_agent_protocol::{Command, ExecRequest, Stdio};
 
 use crate::cli::RunArgs;
-use crate::config::Messages;
+use crate::config::ConsoleUse;
 use crate::error::Error;
 use crate::machine::Machine;
 use crate::relay::{self, End, Relay};
@@ -59,7 +59,7 @@ fn attempt(args: &RunArgs, began: Instant, report: &mut Report) -> Result<u8, Er
     let serial = Serial::Kept {
         echo: args.show_console,
     };
-    let mut machine = Machine::start(&args.machine, Messages::Errors, serial)?;
+    let mut machine = Machine::start(&args.machine, ConsoleUse::Errors, serial)?;
     let started = Instant::now();
     report.timings_ms.start = Some(ms(began, started));
     let hello = machine.wait_ready(&signals, args.machine.boot_timeout)?;
