@@ -81,7 +81,7 @@ pub enum Error {
 
     /// The image holds nothing that the agent could mount.
     #[error(
-        "the image {} holds no file system that is known here (ext2/3/4, squashfs, erofs); \
+        "the image {} holds no file system that is known here (ext2/3/4, squashfs, erofs, xfs, btrfs); \
          a disk with a partition table must be cut into its partitions first",
         .0.display()
     )]
@@ -121,6 +121,10 @@ pub enum Error {
         /// The last it said.
         said: LastWords,
     },
+
+    /// Nothing is heard of the guest, and this host explains it.
+    #[error("this host cannot run the machine (see `coppice doctor`){0}")]
+    HostUnfit(LastWords),
 
     /// The VMM ended while a command ran.
     #[error("the machine is gone: coppice-vmm ended ({status}) before its time{said}")]
@@ -215,7 +219,7 @@ pub struct LastWords {
 impl fmt::Display for LastWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(host) = &self.host {
-            write!(f, "\n{host}")?;
+            write!(f, "\nKVM here: {host}")?;
         }
         for (title, lines) in [
             ("coppice-vmm said", &self.vmm),

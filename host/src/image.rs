@@ -42,12 +42,14 @@ impl Image {
     }
 }
 
-/// Offset, magic bytes, and the kernel's name of each file system that the
-/// guest kernel can have as its root. The ext4 driver serves ext2 and ext3.
-const MAGICS: [(u64, &[u8], &str); 3] = [
+/// Offset, magic bytes, and the kernel's name of each file system that a guest
+/// can have as its root. The ext4 driver serves ext2 and ext3.
+const MAGICS: [(u64, &[u8], &str); 5] = [
     (1024 + 56, &0xef53_u16.to_le_bytes(), "ext4"),
     (0, b"hsqs", "squashfs"),
     (1024, &0xe0f5_e1e2_u32.to_le_bytes(), "erofs"),
+    (0, b"XFSB", "xfs"),
+    (0x1_0040, b"_BHR", "btrfs"),
 ];
 
 fn recognise(file: &File) -> io::Result<Option<&'static str>> {

@@ -26,6 +26,9 @@ use crate::wait;
 /// How long a machine that may write to its image has to write everything.
 const ORDERLY: Duration = Duration::from_secs(10);
 
+/// A guest that has said nothing for so long may be one that cannot run here.
+const SILENCE: Duration = Duration::from_secs(5);
+
 /// How long a VMM may take to end after its agent has gone, and after SIGTERM.
 const SOON: Duration = Duration::from_secs(1);
 
@@ -89,14 +92,24 @@ impl Machine {
     /// Waits until the agent has called.
     pub fn wait_ready(&mut self, signals: &Signals, limit: Duration) -> Result<AgentHello, Error> {
         let deadline = Instant::now().checked_add(limit);
+        let mut look = Some(Instant::now() + SILENCE);
         loop {
             let mut fds = [self.ready.as_fd(), self.vmm.exited(), signals.as_fd()]
                 .map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-            let ready = wait::until(&mut fds, deadline).map_err(Error::host("waiting failed"))?;
+            let next = [look, deadline].into_iter().flatten().min();
+            let ready = wait::until(&mut fds, next).map_err(Error::host("waiting failed"))?;
             let [called, exited, signalled] = fds.map(|fd| wait::is_ready(&fd));
             if !ready {
                 let said = self.last_words(false);
-                return Err(Error::NeverReady { after: limit, said });
+                if said.host.is_some() {
+                    return Err(Error::HostUnfit(said));
+                }
+                // Looked once. From here on only the deadline counts.
+                look = None;
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return Err(Error::NeverReady { after: limit, said });
+                }
+                continue;
             }
             if called && let Some(hello) = self.ready.take()? {
                 return Ok(hello);

@@ -115,9 +115,7 @@ impl Probe {
         if text.is_empty() {
             text = why.clone();
         }
-        Some(format!(
-            "this host cannot run Linux guests: {text} (see `coppice doctor`)"
-        ))
+        Some(text)
     }
 }
 

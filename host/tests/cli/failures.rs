@@ -39,12 +39,33 @@ fn a_host_without_kvm_is_told_what_to_do() {
     let (code, _, err) = outcome(command);
     assert_eq!(code, Some(125));
     for said in [
-        "/dev/kvm is missing. Find one.",
-        "coppice doctor",
+        "KVM here: /dev/kvm is missing. Find one.",
         "it cannot be opened",
     ] {
         assert!(err.contains(said), "{said}: {err}");
     }
+}
+
+#[test]
+fn a_host_whose_kvm_runs_no_linux_is_told_long_before_the_time_is_up() {
+    let bed = Bed::new();
+    let script = bed.script(
+        r#"if [ "$1" = --probe ]; then
+             echo '{"linux":{"state":"unusable","instruction":"int3","why":"none"},"findings":[
+               {"severity":"fatal","text":"It is emulated.","remedy":"Find another."}]}'
+             exit 1
+           fi
+           exec sleep 100"#,
+    );
+    let began = Instant::now();
+    let mut command = bed.run(&["--", "true"]);
+    command.env("COPPICE_VMM", script);
+    let (code, _, err) = outcome(command);
+    assert_eq!(code, Some(125));
+    for said in ["KVM here: It is emulated. Find another.", "coppice doctor"] {
+        assert!(err.contains(said), "{said}: {err}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(30));
 }
 
 #[test]
