@@ -19,11 +19,13 @@ use crate::signals::Signals;
 use crate::sys;
 
 mod console;
+mod modules;
 mod mounts;
 mod params;
 mod power;
 mod root;
 
+use modules::Modules;
 use mounts::Kernel;
 use params::Params;
 
@@ -94,9 +96,11 @@ fn live(started_us: u64) -> Result<RebootMode, InitError> {
     let text = fs::read_to_string("/proc/cmdline")
         .map_err(InitError::io("/proc/cmdline cannot be read"))?;
     let params = Params::parse(&text).map_err(InitError::Params)?;
+    let modules = Modules::find();
+    modules.load_devices();
     let mut root_us = 0;
     if params.root.is_some() {
-        root::enter(&params, &kernel)?;
+        root::enter(&params, &kernel, &modules)?;
         root_us = info::uptime_us();
     }
     mounts::populate();

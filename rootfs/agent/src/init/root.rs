@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 
 use super::InitError;
+use super::modules::Modules;
 use super::mounts::Kernel;
 use super::params::Params;
 
@@ -27,18 +28,21 @@ const CHANGES: &str = "/coppice-changes";
 const CHANGES_OPTIONS: &str = "size=90%,mode=0755";
 
 /// Mounts the root file system that the command line names and moves into it.
-pub(crate) fn enter(params: &Params, kernel: &Kernel) -> Result<(), InitError> {
+pub(crate) fn enter(params: &Params, kernel: &Kernel, modules: &Modules) -> Result<(), InitError> {
     let Some(device) = &params.root else {
         return Ok(());
     };
     wait_for(device)?;
+    let kind = root_type(device, params)?;
+    modules.load(&kind);
     if params.overlay {
+        modules.load("overlay");
         make_dir(LOWER)?;
-        mount_device(device, LOWER, true, params)?;
+        mount_device(device, LOWER, &kind, true, params)?;
         lay_changes_over(LOWER)?;
     } else {
         make_dir(NEW_ROOT)?;
-        mount_device(device, NEW_ROOT, params.read_only, params)?;
+        mount_device(device, NEW_ROOT, &kind, params.read_only, params)?;
     }
     kernel.move_to(Path::new(NEW_ROOT))?;
     switch().map_err(InitError::io("the new root cannot be entered"))
@@ -76,28 +80,32 @@ fn wait_for(device: &str) -> Result<(), InitError> {
     Ok(())
 }
 
-fn mount_device(device: &str, at: &str, read_only: bool, params: &Params) -> Result<(), InitError> {
-    let failed = |why: String| InitError::Mount {
+fn root_type(device: &str, params: &Params) -> Result<String, InitError> {
+    if let Some(kind) = &params.root_type {
+        return Ok(kind.clone());
+    }
+    let kind = detect(device).map_err(InitError::io(format!("{device} cannot be read")))?;
+    kind.map(str::to_owned).ok_or_else(|| InitError::Mount {
         what: device.into(),
         at: "the root".into(),
-        why,
-    };
-    let kind = match &params.root_type {
-        Some(kind) => kind.clone(),
-        None => detect(device)
-            .map_err(InitError::io(format!("{device} cannot be read")))?
-            .ok_or_else(|| {
-                failed("it holds no file system of a known type (ext4, squashfs, erofs, xfs, btrfs); name it with coppice.rootfstype=".into())
-            })?
-            .into(),
-    };
+        why: "it holds no file system of a known type (ext4, squashfs, erofs, xfs, btrfs); name it with coppice.rootfstype=".into(),
+    })
+}
+
+fn mount_device(
+    device: &str,
+    at: &str,
+    kind: &str,
+    read_only: bool,
+    params: &Params,
+) -> Result<(), InitError> {
     let flags = if read_only {
         MsFlags::MS_RDONLY
     } else {
         MsFlags::empty()
     };
     let asked = params.root_flags.as_deref();
-    let attempt = |flags, data| mount(Some(device), at, Some(kind.as_str()), flags, data);
+    let attempt = |flags, data| mount(Some(device), at, Some(kind), flags, data);
     let result = match attempt(flags, asked) {
         // A device that cannot be written: its root cannot be either. An
         // unclean ext4 on it is only mounted without a look at its journal.
@@ -105,18 +113,20 @@ fn mount_device(device: &str, at: &str, read_only: bool, params: &Params) -> Res
             if !read_only {
                 eprintln!("coppice-agent: {device} is read-only, and so is the root");
             }
-            attempt(MsFlags::MS_RDONLY, asked).or_else(|errno| match kind.as_str() {
+            attempt(MsFlags::MS_RDONLY, asked).or_else(|errno| match kind {
                 "ext4" => attempt(MsFlags::MS_RDONLY, Some("noload")),
                 _ => Err(errno),
             })
         }
         result => result,
     };
-    result.map_err(|errno| {
-        failed(match errno {
+    result.map_err(|errno| InitError::Mount {
+        what: device.into(),
+        at: "the root".into(),
+        why: match errno {
             Errno::ENODEV => format!("the kernel has no file system `{kind}`"),
             errno => format!("as {kind}: {}", errno.desc()),
-        })
+        },
     })
 }
 
