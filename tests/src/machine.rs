@@ -52,8 +52,8 @@ impl Machine {
             .spawn()
             .expect("coppice-vmm starts");
         let stdin = process.stdin.take();
-        let console = Output::follow(process.stdout.take().expect("it is piped"));
         let stderr = Output::follow(process.stderr.take().expect("it is piped"));
+        let console = Output::follow(process.stdout.take().expect("it is piped")).beside(&stderr);
         let machine = Self {
             process,
             stdin,

@@ -17,13 +17,20 @@ struct Text {
 
 /// Everything that was written so far, and more to come.
 #[derive(Clone)]
-pub struct Output(Arc<(Mutex<Text>, Condvar)>);
+pub struct Output {
+    text: Arc<(Mutex<Text>, Condvar)>,
+    /// What else to show when something is waited for in vain.
+    beside: Option<Arc<Output>>,
+}
 
 impl Output {
     /// Follows `stream` to its end in a thread.
     pub fn follow(mut stream: impl Read + Send + 'static) -> Self {
-        let output = Self(Arc::default());
-        let shared = output.0.clone();
+        let output = Self {
+            text: Arc::default(),
+            beside: None,
+        };
+        let shared = output.text.clone();
         thread::spawn(move || {
             let mut chunk = [0; 65536];
             loop {
@@ -40,15 +47,21 @@ impl Output {
         output
     }
 
+    /// Shows the end of `other` too when something is waited for in vain.
+    pub fn beside(mut self, other: &Output) -> Self {
+        self.beside = Some(Arc::new(other.clone()));
+        self
+    }
+
     /// What was written so far, without carriage returns.
     pub fn text(&self) -> String {
-        let text = self.0.0.lock().expect("no thread panics with it");
+        let text = self.text.0.lock().expect("no thread panics with it");
         String::from_utf8_lossy(&text.bytes).replace('\r', "")
     }
 
     /// Bytes that were written so far.
     pub fn len(&self) -> usize {
-        self.0
+        self.text
             .0
             .lock()
             .expect("no thread panics with it")
@@ -67,24 +80,27 @@ impl Output {
     /// It does not in time, or the stream ends without it.
     pub fn wait<T>(&self, what: &str, found: impl Fn(&str) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
-        let mut text = self.0.0.lock().expect("no thread panics with it");
+        let mut text = self.text.0.lock().expect("no thread panics with it");
         loop {
             let now = String::from_utf8_lossy(&text.bytes).replace('\r', "");
             if let Some(found) = found(&now) {
                 return found;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(
-                !text.ended && !left.is_zero(),
-                "waiting for {what}: {}; there was:\n{}",
-                if text.ended {
+            if text.ended || left.is_zero() {
+                let why = if text.ended {
                     "the stream ended"
                 } else {
                     "time is up"
-                },
-                tail(&now)
-            );
-            let waited = self.0.1.wait_timeout(text, left);
+                };
+                let beside = self.beside.as_ref().map(|other| other.text());
+                panic!(
+                    "waiting for {what}: {why}; there was:\n{}\nand beside it:\n{}",
+                    tail(&now),
+                    tail(&beside.unwrap_or_default())
+                );
+            }
+            let waited = self.text.1.wait_timeout(text, left);
             text = waited.expect("no thread panics with it").0;
         }
     }
@@ -107,12 +123,12 @@ impl Output {
 
     /// Waits for the end and returns everything.
     pub fn to_end(&self) -> String {
-        let mut text = self.0.0.lock().expect("no thread panics with it");
+        let mut text = self.text.0.lock().expect("no thread panics with it");
         let deadline = Instant::now() + PATIENCE;
         while !text.ended {
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "the stream did not end");
-            let waited = self.0.1.wait_timeout(text, left);
+            let waited = self.text.1.wait_timeout(text, left);
             text = waited.expect("no thread panics with it").0;
         }
         String::from_utf8_lossy(&text.bytes).replace('\r', "")

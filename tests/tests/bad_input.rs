@@ -93,7 +93,7 @@ fn images_that_cannot_be_used() {
     let nowhere = PathBuf::from("/nowhere/image");
     refused(guest().drive(&nowhere, false), &["/nowhere/image"]);
     let root = PathBuf::from("/");
-    refused(guest().drive(&root, true), &["\"/\""]);
+    refused(guest().drive(&root, true), &["directory"]);
     // A file system that is mounted read-only cannot be written to.
     let read_only = PathBuf::from("/proc/version");
     refused(guest().drive(&read_only, false), &["/proc/version"]);
@@ -174,7 +174,7 @@ fn the_api_refuses_the_same_and_then_takes_what_is_right() {
             json!({ "vcpu_count": 1 }),
             "mem_size_mib",
         ),
-        ("/machine-config", json!([]), "machine-config"),
+        ("/machine-config", json!([]), "object"),
         (
             "/vsock",
             json!({ "guest_cid": 2, "uds_path": "/tmp/x" }),
