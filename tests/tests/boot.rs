@@ -87,7 +87,9 @@ fn memory(mib: u64) {
     let total_kib: u64 = console.value("mem_total_kib").parse().unwrap();
     let asked_kib = mib * 1024;
     // The kernel keeps its own image and a descriptor of each page to itself.
-    let reserved = asked_kib / 50 + 40 * 1024;
+    // Memory above 4 GiB makes it set bounce buffers of 64 MiB aside besides.
+    let bounce_buffers = if mib > 3328 { 64 * 1024 } else { 0 };
+    let reserved = asked_kib / 50 + 40 * 1024 + bounce_buffers;
     assert!(
         total_kib < asked_kib && total_kib + reserved > asked_kib,
         "{total_kib} KiB of {asked_kib}"

@@ -22,17 +22,13 @@ fn what_the_guest_writes_is_in_the_file_and_the_other_way_round() {
     disk.write_all_at(&pattern, 3 * MIB).unwrap();
     let read_only = guest.path("read-only");
     fs::write(&read_only, &pattern).unwrap();
-    // A file whose last sector is not whole.
-    let odd = guest.path("odd");
-    fs::write(&odd, vec![b'o'; 5 * 512 + 100]).unwrap();
-    let mut machine = guest.drive(&read_only, true).drive(&odd, false).boot();
+    let mut machine = guest.drive(&read_only, true).boot();
     machine.wait_for_agent();
 
     // Host to guest.
     let sum = machine.output("dd if=/dev/vda bs=1M skip=3 count=1 2>/dev/null | md5sum");
     assert_eq!(sum, machine.output("md5sum < /dev/vdb"));
     assert_eq!(machine.output("blockdev --getsize64 /dev/vda"), "16777216");
-    assert_eq!(machine.output("blockdev --getsize64 /dev/vdc"), "2560");
 
     // Guest to host, durable once sync has returned.
     machine.output("dd if=/dev/vda of=/dev/vda bs=1M skip=3 seek=9 count=1 conv=fsync 2>&1");
@@ -130,7 +126,6 @@ fn typing_reaches_the_shell_on_the_console_whole() {
         machine.type_in(&line);
     }
     machine.type_in("\x04");
-    let expected = format!("{:?}", line.repeat(200).len());
     machine.console().wait_for("  -");
     let end = machine.end();
     assert_eq!(end.code, Some(0));
@@ -140,11 +135,7 @@ fn typing_reaches_the_shell_on_the_console_whole() {
         "i=0; while [ $i -lt 200 ]; do echo {}; i=$((i+1)); done | md5sum",
         line.trim()
     ));
-    assert!(
-        end.console.contains(&again),
-        "{expected} bytes: {}",
-        end.console
-    );
+    assert!(end.console.contains(&again), "{again}: {}", end.console);
 }
 
 #[test]
