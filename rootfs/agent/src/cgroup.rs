@@ -9,12 +9,19 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::Mode;
 
 /// Groups kept for later commands.
 const KEPT: usize = 16;
+
+/// For killed processes to leave their groups when the agent stops.
+const GONE_TIME: Duration = Duration::from_millis(500);
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The control group of one command.
 #[derive(Debug)]
@@ -158,6 +165,16 @@ impl Cgroups {
         }
     }
 
+    /// Removes every group, also those of commands that were still running.
+    fn remove_all(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.base)?.flatten() {
+            if entry.file_type()?.is_dir() {
+                fs::remove_dir(entry.path())?;
+            }
+        }
+        fs::remove_dir(&self.base)
+    }
+
     /// Kills what commands left behind.
     pub(crate) fn kill_lingering(&mut self) {
         for group in &mut self.lingering {
@@ -168,10 +185,10 @@ impl Cgroups {
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        for group in self.free.drain(..).chain(self.lingering.drain(..)) {
-            let _ = fs::remove_dir(&group.path);
+        let until = Instant::now() + GONE_TIME;
+        while self.remove_all().is_err() && Instant::now() < until {
+            std::thread::sleep(LOOK_EVERY);
         }
-        let _ = fs::remove_dir(&self.base);
     }
 }
 

@@ -114,6 +114,8 @@ impl Server {
         }
         self.say_farewell()?;
         self.stop()?;
+        // Those whose commands were just killed are told so.
+        self.say_farewell()?;
         Ok(self.end.unwrap_or(End::Stopped))
     }
 

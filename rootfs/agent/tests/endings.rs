@@ -163,3 +163,15 @@ fn endless_output_can_be_stopped() {
         Outcome::Signal(15)
     );
 }
+
+#[test]
+fn an_agent_that_stops_ends_its_commands_and_says_so() {
+    let agent = Agent::start();
+    let mut call = agent.exec(ExecRequest::shell("sleep 100 & echo $!; wait"));
+    let child: u32 = call.wait_for("\n").trim().parse().expect("a pid");
+    // Asks it to stop, and checks that it leaves nothing behind.
+    drop(agent);
+    let status = call.finish().expect("the end is told").status;
+    assert_eq!(status.outcome, Outcome::Signal(9));
+    eventually("the child is dead", || !is_alive(child));
+}

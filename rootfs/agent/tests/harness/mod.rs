@@ -17,6 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Agent {
     child: Child,
     pub socket: PathBuf,
+    /// The directory of its control groups.
+    groups: Option<PathBuf>,
 }
 
 impl Agent {
@@ -42,7 +44,26 @@ impl Agent {
                 eprintln!("{line}");
             }
         });
-        Self { child, socket }
+        let mut agent = Self {
+            child,
+            socket,
+            groups: None,
+        };
+        agent.groups = agent.find_groups();
+        agent
+    }
+
+    fn find_groups(&self) -> Option<PathBuf> {
+        let own = self.shell("cat /proc/self/cgroup").expect("it runs");
+        let group = own.text().lines().find_map(|l| l.strip_prefix("0::"))?;
+        let name = format!("coppice-{}", self.child.id());
+        let (parent, _) = group.split_once(&name)?;
+        let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+        let mount = mounts.lines().find_map(|l| {
+            let fields: Vec<&str> = l.split(' ').collect();
+            (fields[2] == "cgroup2").then(|| fields[1].to_owned())
+        })?;
+        Some(PathBuf::from(format!("{mount}{parent}{name}")))
     }
 
     /// A stream without a word said.
@@ -100,6 +121,9 @@ impl Drop for Agent {
         if !std::thread::panicking() {
             assert!(status.success(), "the agent ended with {status}");
             assert!(!self.socket.exists(), "the agent left its socket behind");
+            if let Some(groups) = &self.groups {
+                assert!(!groups.exists(), "the agent left its control groups behind");
+            }
         }
     }
 }
