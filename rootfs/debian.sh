@@ -69,6 +69,7 @@ debian_resolve() {
 # debian_lock: makes sure of a lock, and that what it names is in the cache.
 debian_lock() {
 	need mmdebstrap mmdebstrap
+	[ "$(id -u)" -eq 0 ] || need newuidmap uidmap
 	if [ -f "$lock" ] && [ "$refresh" = no ]; then
 		[ "$check" = no ] && [ -f "$cache/images/base-$(debian_key).tar" ] && return
 		debian_files >"$work/sums"
@@ -87,7 +88,7 @@ debian_key() { mmdebstrap --version | digest "$here/debian.sh" "$lock"; }
 debian_repository() {
 	mkdir -p "$1"
 	debian_files | while read -r sum file; do
-		ln -f "$packages/$file" "$1/$file" 2>/dev/null || cp "$packages/$file" "$1/$file"
+		cp "$packages/$file" "$1/$file"
 		dpkg-deb --field "$1/$file"
 		printf 'Filename: %s\nSize: %s\nSHA256: %s\n\n' \
 			"$file" "$(stat -c %s "$1/$file")" "$sum"
@@ -105,16 +106,21 @@ debian_repository() {
 # Documentation, translations and parts of the compiler that few ever call are
 # left out: the image is read through hosts that read 12 MB a second.
 debian_install() {
-	repository=$(mktemp -d "$work/repository.XXXXXX")
+	# Not in the cache: without root, mmdebstrap reads it as a stranger, who may
+	# not look into a home directory.
+	repository=$(mktemp -d)
+	trap 'rm -rf "$repository"' EXIT
 	debian_repository "$repository"
-	sed -n 's/^source deb \[[^]]*\]/deb/p' "$lock" >"$work/sources.list"
-	chmod 644 "$work/sources.list"
+	sed -n 's/^source deb \[[^]]*\]/deb/p' "$lock" >"$repository/sources.list"
+	chmod -R u=rwX,go=rX "$repository"
 	names=$(sed -n 's/^Package: //p' "$repository/Packages" | paste -s -d ,)
 	# force-unsafe-io: a crash leaves no image at all, so dpkg need not sync each
 	# file. It stays in the image, whose machines are as easily made anew.
 	# shellcheck disable=SC2016 # the hook's $1 is for mmdebstrap's shell
-	# PYTHONHASHSEED: the order of a set decides the bytes of a .pyc file.
-	SOURCE_DATE_EPOCH=$(debian_epoch) PYTHONHASHSEED=0 mmdebstrap \
+	# The order of a set decides the bytes of a .pyc file, hence PYTHONHASHSEED;
+	# and those that Python writes by the way, while maintainer scripts import
+	# modules, are of another kind than those that the scripts compile.
+	SOURCE_DATE_EPOCH=$(debian_epoch) PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 mmdebstrap \
 		--variant=minbase --architectures=$arch --format=tar --include="$names" \
 		--dpkgopt=force-unsafe-io \
 		--dpkgopt='path-exclude=/usr/share/man/*' \
@@ -125,9 +131,8 @@ debian_install() {
 		--dpkgopt='path-include=/usr/share/doc/*/copyright' \
 		--dpkgopt='path-exclude=/usr/bin/*lto-dump*' \
 		--dpkgopt='path-exclude=/usr/lib/gcc/*/lib?san.a' \
-		--customize-hook="copy-in $work/sources.list /etc/apt" \
+		--customize-hook="upload $repository/sources.list /etc/apt/sources.list" \
 		--customize-hook='cd "$1" && rm -rf var/lib/apt/lists/* var/lib/dpkg/*-old etc/*- &&
 			find var/log var/cache -type f -delete' \
 		$suite "$1" "deb [trusted=yes] copy:$repository ./"
-	rm -rf "$repository"
 }
