@@ -322,7 +322,7 @@ impl Server {
             groups.kill_lingering();
         }
         let until = Instant::now() + STOP_TIME;
-        while !self.env.children.is_empty() && Instant::now() < until {
+        while self.sessions.iter().any(|(_, s)| s.is_running()) && Instant::now() < until {
             self.turn(Some(until))?;
         }
         Ok(())

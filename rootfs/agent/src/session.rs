@@ -150,6 +150,11 @@ impl Session {
         }
     }
 
+    /// Whether a command of the session is not over yet.
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Running(_))
+    }
+
     /// Whether the session still has something to tell its host.
     pub(crate) fn is_closing(&self) -> bool {
         matches!(self.phase, Phase::Closing { until: None })
