@@ -3,7 +3,8 @@
 //! That /dev/kvm exists does not answer it: some hosts offer a KVM that runs a
 //! guest kernel through an instruction emulator with gaps. So the probe boots a
 //! tiny guest that executes what a kernel executes (see `guest`). It takes a few
-//! milliseconds, and three seconds at the most.
+//! milliseconds, and two seconds if it hangs; then it is tried twice more, since
+//! on a host that is busy beyond measure that may mean nothing.
 
 mod facts;
 mod findings;
@@ -22,6 +23,9 @@ pub use findings::{Finding, Severity};
 
 /// The device that KVM is reached through.
 pub const KVM_DEVICE: &str = "/dev/kvm";
+
+/// How often a test guest that hangs is tried.
+const ATTEMPTS: u32 = 3;
 
 /// The API version that every KVM since Linux 2.6.22 reports.
 const API_VERSION: i32 = 12;
@@ -215,7 +219,22 @@ fn try_guest(fd: &KvmFd, kvm: &Kvm) -> (Linux, Option<Cost>) {
             None,
         );
     }
-    match run::run(fd) {
+    let hung = |run: &Result<run::Run, _>| {
+        matches!(
+            run,
+            Ok(run::Run {
+                end: run::End::Hung { .. },
+                ..
+            })
+        )
+    };
+    let mut attempt = run::run(fd);
+    for _ in 1..ATTEMPTS {
+        if hung(&attempt) {
+            attempt = run::run(fd);
+        }
+    }
+    match attempt {
         Err(error) => (unusable(None, error.to_string()), None),
         Ok(run) => {
             let cost = Cost {
@@ -224,7 +243,9 @@ fn try_guest(fd: &KvmFd, kvm: &Kvm) -> (Linux, Option<Cost>) {
             };
             let linux = match run.end {
                 run::End::Done => Linux::Usable,
-                run::End::Failed { step, why } => unusable(step, why),
+                run::End::Failed { step, why } | run::End::Hung { step, why } => {
+                    unusable(step, why)
+                }
             };
             (linux, Some(cost))
         }

@@ -16,7 +16,7 @@ use crate::units::Gpa;
 
 /// How long the guest may take. It needs milliseconds, so the limit is only
 /// reached by a guest that hangs, however busy the host is.
-const TIME_LIMIT: Duration = Duration::from_secs(3);
+const TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// How the guest ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +28,13 @@ pub(super) enum End {
         /// What it was doing; `None` if it never began.
         step: Option<&'static str>,
         /// What KVM or the guest reported.
+        why: String,
+    },
+    /// It did not come further than `step` in time.
+    Hung {
+        /// What it was doing; `None` if it never began.
+        step: Option<&'static str>,
+        /// How long it was waited for.
         why: String,
     },
 }
@@ -178,6 +185,7 @@ impl Machine {
     /// Follows the guest's reports until it is done or dead. Returns that and
     /// the speed of plain instructions.
     fn follow(mut self) -> (End, Option<u64>) {
+        let name = |step: u8| STEPS.get(usize::from(step)).copied();
         let mut step: Option<u8> = None;
         let mut step_began = Instant::now();
         let mut speed = None;
@@ -214,12 +222,14 @@ impl Machine {
                 }
                 Ok(other) => break format!("KVM stopped with {other:?}"),
                 Err(error) if error.errno() == libc::EINTR => {
-                    break format!("it did not end within {} s", TIME_LIMIT.as_secs());
+                    let why = format!("it did not end within {} s", TIME_LIMIT.as_secs());
+                    let step = step.and_then(name);
+                    return (End::Hung { step, why }, speed);
                 }
                 Err(error) => break format!("KVM_RUN failed: {error}"),
             }
         };
-        let step = step.and_then(|step| STEPS.get(usize::from(step)).copied());
+        let step = step.and_then(name);
         (End::Failed { step, why }, speed)
     }
 
