@@ -90,9 +90,8 @@ fn live(started_us: u64) -> Result<RebootMode, InitError> {
     // Ctrl-Alt-Del shall be a signal to this process, not a reset.
     let _ = set_cad_enabled(false);
     let signals = Signals::take().map_err(InitError::io("signals cannot be taken over"))?;
-    spare_from_oom();
-
     let kernel = Kernel::mount()?;
+    spare_from_oom();
     let text = fs::read_to_string("/proc/cmdline")
         .map_err(InitError::io("/proc/cmdline cannot be read"))?;
     let params = Params::parse(&text).map_err(InitError::Params)?;
