@@ -202,29 +202,33 @@ impl Vcpu {
     }
 }
 
-/// The vCPU loop of one thread: runs `vcpu` until `wanted` says otherwise or
-/// the guest ends.
-///
-/// `wanted` is asked before the first entry and after each kick; it may block,
-/// and returns false when the thread is to end. `ended` is told how the guest
-/// ended, once.
-pub fn run_loop(
-    mut vcpu: Vcpu,
-    buses: &Arc<Buses>,
-    mut wanted: impl FnMut(&Vcpu) -> bool,
-    ended: impl FnOnce(&Vcpu, Turn),
-) {
+/// What the thread of a vCPU and the machine tell each other.
+pub trait Supervisor {
+    /// Asked before the first entry and after each kick; may wait. False when
+    /// the thread is to end.
+    fn may_run(&mut self, vcpu: &Vcpu) -> bool;
+    /// The guest's kernel says that it panicked. It runs on, since its last
+    /// words may still be on their way to the console.
+    fn panicked(&mut self);
+    /// The guest has ended on this vCPU, which has left it for good.
+    fn ended(&mut self, vcpu: &Vcpu, turn: Turn);
+}
+
+/// The vCPU loop of one thread: runs `vcpu` until `supervisor` says otherwise
+/// or the guest ends.
+pub fn run_loop(mut vcpu: Vcpu, buses: &Arc<Buses>, supervisor: &mut dyn Supervisor) {
     // SAFETY: `vcpu` is declared before the guard, so it is dropped after it.
     let _kickable = unsafe { vcpu.kickable() };
-    while wanted(&vcpu) {
+    while supervisor.may_run(&vcpu) {
         loop {
             match vcpu.run(buses) {
                 Turn::Again => {}
+                Turn::Effect(Effect::GuestPanic) => supervisor.panicked(),
                 Turn::Kicked => {
                     vcpu.clear_kick();
                     break;
                 }
-                end => return ended(&vcpu, end),
+                end => return supervisor.ended(&vcpu, end),
             }
         }
     }

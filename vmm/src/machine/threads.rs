@@ -10,7 +10,7 @@ use super::gate::Gate;
 use super::outcome::{Ending, Outcome};
 use crate::bus::Effect;
 use crate::sys::kick;
-use crate::vcpu::{Buses, Turn, Vcpu, run_loop};
+use crate::vcpu::{Buses, Supervisor, Turn, Vcpu, run_loop};
 
 /// How long vCPUs may take to come to rest. They need microseconds; a vCPU that
 /// waits for a page from a slow disk needs as long as the disk.
@@ -40,13 +40,9 @@ impl VcpuThreads {
             let thread = Builder::new()
                 .name(format!("vcpu {}", vcpu.index()))
                 .spawn(move || {
-                    run_loop(
-                        vcpu,
-                        &buses,
-                        |vcpu| gate.pass(|| vcpu.tell_paused()),
-                        |vcpu, turn| report(vcpu, turn, &ending),
-                    );
-                    gate.leave();
+                    let mut supervisor = Supervision { gate, ending };
+                    run_loop(vcpu, &buses, &mut supervisor);
+                    supervisor.gate.leave();
                 })?;
             threads.threads.push(thread);
         }
@@ -93,18 +89,32 @@ impl Drop for VcpuThreads {
     }
 }
 
-/// Tells the machine how the guest ended.
-fn report(vcpu: &Vcpu, turn: Turn, ending: &Ending) {
-    let outcome = match turn {
-        Turn::Effect(Effect::Reset) => Outcome::Reset,
-        Turn::Effect(Effect::PowerOff) => Outcome::PowerOff,
-        Turn::Effect(Effect::GuestPanic) => Outcome::GuestPanic,
-        Turn::Failed(what) => Outcome::VcpuFailed {
-            vcpu: vcpu.index(),
-            what,
-        },
-        // The loop goes on after these and never ends with them.
-        Turn::Again | Turn::Kicked | Turn::Effect(Effect::None) => return,
-    };
-    ending.report(outcome);
+/// What one vCPU thread shares with the machine.
+struct Supervision {
+    gate: Arc<Gate>,
+    ending: Arc<Ending>,
+}
+
+impl Supervisor for Supervision {
+    fn may_run(&mut self, vcpu: &Vcpu) -> bool {
+        self.gate.pass(|| vcpu.tell_paused())
+    }
+
+    fn panicked(&mut self) {
+        Ending::panicked(&self.ending);
+    }
+
+    fn ended(&mut self, vcpu: &Vcpu, turn: Turn) {
+        let outcome = match turn {
+            Turn::Effect(Effect::Reset) => Outcome::Reset,
+            Turn::Effect(Effect::PowerOff) => Outcome::PowerOff,
+            Turn::Failed(what) => Outcome::VcpuFailed {
+                vcpu: vcpu.index(),
+                what,
+            },
+            // The loop goes on after these and never ends with them.
+            Turn::Again | Turn::Kicked | Turn::Effect(Effect::None | Effect::GuestPanic) => return,
+        };
+        self.ending.report(outcome);
+    }
 }
