@@ -196,6 +196,12 @@ impl Error {
 impl From<ReadError> for Error {
     fn from(error: ReadError) -> Self {
         match error {
+            // What a read says whose time limit passed.
+            ReadError::Io(source) if source.kind() == io::ErrorKind::WouldBlock => Self::Host {
+                what: "the guest's agent stopped answering: the host may be overloaded or the \
+                       guest stuck; try again",
+                source: io::ErrorKind::TimedOut.into(),
+            },
             ReadError::Io(source) => Self::Host {
                 what: "the connection to the guest's agent failed",
                 source,

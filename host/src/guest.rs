@@ -14,8 +14,8 @@ use coppice_agent_protocol::{
 use crate::error::Error;
 
 /// How long a part of a conversation may take that both sides should finish
-/// at once. A stuck guest must not hold us.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// at once. A stuck guest must not hold us, but an emulated one may be slow.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The longest answer to CONNECT: `OK 4294967295`.
 const ANSWER_MAX: usize = 32;
