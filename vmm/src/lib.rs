@@ -17,7 +17,7 @@
 //! devices    one folder each: block, vsock, rng, serial, i8042 …           → units, sys, spec, virtio | bus, backends
 //! board      specification → address map, interrupts, devices, boot image  → everything above
 //! machine    threads, lifecycle, pause                                     → everything above
-//! probe      can this host run Linux guests?                               → units, memory
+//! probe      can this host run Linux guests?                               → units, sys, arch, memory
 //! api        HTTP over a Unix socket → typed requests                      → machine, logger, spec
 //! ```
 #![deny(missing_docs)]

@@ -291,3 +291,19 @@ fn the_reader_of_sources_sees_what_it_should() {
     assert_eq!(names("m/mod.rs"), ["a", "b", "c", "e"]);
     assert_eq!(names("m/n.rs"), ["a", "b", "c"], "super is m there");
 }
+
+#[test]
+fn the_architecture_page_has_the_same_map() {
+    let lib = read(&source_dir().join("lib.rs"));
+    let map: Vec<&str> = lib
+        .lines()
+        .skip_while(|line| *line != "//! ```text")
+        .take_while(|line| *line != "//! ```")
+        .map(|line| line.trim_start_matches("//! "))
+        .collect();
+    let page = read(&source_dir().join("../../docs/architecture.md"));
+    assert!(
+        page.contains(&map.join("\n")),
+        "the map in docs/architecture.md differs from the one in vmm/src/lib.rs"
+    );
+}

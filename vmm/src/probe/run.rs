@@ -5,13 +5,15 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_pit_config, kvm_userspace_memory_region};
+use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_pit_config};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
-use vm_memory::{GuestMemoryBackend as _, GuestMemoryMmap, GuestMemoryRegion as _};
-use vmm_sys_util::signal::{Killable, SIGRTMIN, register_signal_handler};
+use vm_memory::GuestMemoryMmap;
 
 use super::guest::{self, DONE, FAULT_PORT, SPIN_INSTRUCTIONS, SPIN_STEP, STEP_PORT, STEPS};
+use crate::arch::layout;
 use crate::memory::GuestMemory;
+use crate::sys::kick::{self, Kickable};
+use crate::sys::kvm::{self, KvmError};
 use crate::units::Gpa;
 
 /// How long the guest may take. It needs milliseconds, so the limit is only
@@ -57,11 +59,10 @@ pub(super) fn run(kvm: &Kvm) -> Result<Run, RunError> {
     let machine = Machine::new(kvm)?;
     let create = begin.elapsed();
 
-    extern "C" fn interrupted(_: libc::c_int, _: *mut libc::siginfo_t, _: *mut libc::c_void) {}
-    // The handler does nothing: that a signal arrives is what ends KVM_RUN.
-    let kick = SIGRTMIN() + 1;
-    register_signal_handler(kick, interrupted)
-        .map_err(|error| RunError::call("sigaction", error))?;
+    kick::install().map_err(|source| RunError::Call {
+        call: "sigaction",
+        source,
+    })?;
 
     let (report, ended) = mpsc::channel();
     let thread = thread::Builder::new()
@@ -77,10 +78,10 @@ pub(super) fn run(kvm: &Kvm) -> Result<Run, RunError> {
             source,
         })?;
     let mut wait = TIME_LIMIT;
-    // A kick that comes just before KVM_RUN is entered is lost, so it is
-    // repeated until the thread reports.
+    // A thread that has not come as far as to be kickable loses the kick, so it
+    // is repeated until the thread reports.
     while ended.recv_timeout(wait) == Err(mpsc::RecvTimeoutError::Timeout) {
-        let _ = thread.kill(kick);
+        kick::kick(&thread);
         wait = Duration::from_millis(5);
     }
     let (end, instructions_per_second) = thread
@@ -102,6 +103,9 @@ pub(super) enum RunError {
         call: &'static str,
         source: io::Error,
     },
+    /// The virtual machine could not be made.
+    #[error(transparent)]
+    Kvm(#[from] KvmError),
     /// The guest's memory could not be made.
     #[error("the memory of the test guest could not be made: {0}")]
     Memory(String),
@@ -130,25 +134,11 @@ impl Machine {
             .map_err(|error| RunError::Memory(error.to_string()))?;
         guest::load(&memory).map_err(|error| RunError::Memory(error.to_string()))?;
 
-        let vm = kvm
-            .create_vm()
-            .map_err(|error| call("KVM_CREATE_VM", error))?;
-        for region in memory.iter() {
-            let slot = kvm_userspace_memory_region {
-                slot: 0,
-                flags: 0,
-                guest_phys_addr: region.start_addr().0,
-                memory_size: region.len(),
-                userspace_addr: region.as_ptr() as u64,
-            };
-            // SAFETY: the region is a mapping of that length, and `memory` is
-            // kept in the returned machine until the virtual machine is closed.
-            unsafe { vm.set_user_memory_region(slot) }
-                .map_err(|error| call("KVM_SET_USER_MEMORY_REGION", error))?;
-        }
-        // Intel's VMX without "unrestricted guest" wants three pages that the
-        // guest does not use: just below 4 GiB, where firmware would be.
-        vm.set_tss_address(0xfffb_d000)
+        let vm = kvm::create_vm(kvm)?;
+        // SAFETY: `memory` is kept in the returned machine until the virtual
+        // machine is closed.
+        unsafe { kvm::set_memory(&vm, &memory) }?;
+        vm.set_tss_address(layout::KVM_TSS as usize)
             .map_err(|error| call("KVM_SET_TSS_ADDR", error))?;
         vm.create_irq_chip()
             .map_err(|error| call("KVM_CREATE_IRQCHIP", error))?;
@@ -185,6 +175,8 @@ impl Machine {
     /// Follows the guest's reports until it is done or dead. Returns that and
     /// the speed of plain instructions.
     fn follow(mut self) -> (End, Option<u64>) {
+        // SAFETY: `self` was there before the guard, so it is dropped after it.
+        let _kickable = unsafe { Kickable::new(self.vcpu.get_kvm_run()) };
         let name = |step: u8| STEPS.get(usize::from(step)).copied();
         let mut step: Option<u8> = None;
         let mut step_began = Instant::now();
