@@ -24,7 +24,7 @@ use crate::arch::layout;
 use crate::backends::console::{Console, ConsoleError};
 use crate::bus::BusError;
 use crate::devices::block::{Block, BlockError};
-use crate::devices::i8042::I8042;
+use crate::devices::i8042::{self, I8042};
 use crate::devices::power::{self, Power};
 use crate::devices::pvpanic::{self, Pvpanic};
 use crate::devices::rng::Rng;
@@ -197,17 +197,27 @@ impl Builder<'_> {
 
     fn i8042(&mut self) -> Result<Arc<Mutex<I8042>>, BoardError> {
         let i8042 = Arc::new(Mutex::new(I8042::new(self.line(layout::I8042_GSI)?)));
-        self.buses
-            .ports
-            .insert(u64::from(layout::I8042_PORT), 5, i8042.clone())?;
+        self.buses.ports.insert(
+            u64::from(layout::I8042_PORT),
+            i8042::LEN.into(),
+            i8042.clone(),
+        )?;
         Ok(i8042)
     }
 
     /// The devices through which a guest says that it has ended.
     fn notifiers(&mut self) -> Result<(), BoardError> {
         let ports = &mut self.buses.ports;
-        ports.insert(u64::from(power::PORT), 2, Arc::new(Mutex::new(Power)))?;
-        ports.insert(u64::from(pvpanic::PORT), 1, Arc::new(Mutex::new(Pvpanic)))?;
+        ports.insert(
+            power::PORT.into(),
+            power::LEN.into(),
+            Arc::new(Mutex::new(Power)),
+        )?;
+        ports.insert(
+            pvpanic::PORT.into(),
+            pvpanic::LEN.into(),
+            Arc::new(Mutex::new(Pvpanic)),
+        )?;
         Ok(())
     }
 

@@ -10,9 +10,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::bus::{BusDevice, Effect};
 
-/// First port: data. The last of the range is status and command.
-pub const PORT: u16 = 0x60;
-/// Ports that the device takes.
+/// Ports that the device takes: the first is data, the last status and command.
 pub const LEN: u16 = 5;
 
 const DATA: u64 = 0;

@@ -78,9 +78,6 @@ pub enum MachineError {
         /// The host's answer.
         source: io::Error,
     },
-    /// The event loop refused a device.
-    #[error("the event loop refused a device ({0})")]
-    Events(event_manager::Error),
     /// The vCPUs did not come to rest.
     #[error("only {parked} of {vcpus} vCPUs came to rest within {limit_ms} ms")]
     PauseTimeout {
@@ -173,17 +170,16 @@ impl Machine {
             _vm: vm,
             _memory: memory,
         };
-        machine.subscribe(events)?;
+        machine.subscribe(events);
         Ok(machine)
     }
 
     /// Puts the devices on the event loop.
-    fn subscribe(&self, events: &mut Events) -> Result<(), MachineError> {
+    fn subscribe(&self, events: &mut Events) {
         for transport in &self.board.virtio {
             events.add_subscriber(Box::new(TransportSubscriber(transport.clone())));
         }
         events.add_subscriber(Box::new(SerialSubscriber::new(self.board.serial.clone())));
-        Ok(())
     }
 
     /// Lets the vCPUs run for the first time.

@@ -183,10 +183,7 @@ fn read_config_file(path: &Path) -> std::io::Result<Vec<u8>> {
 fn start_failure(error: StartError<MachineError>) -> Failure {
     let exit = match &error {
         StartError::Machine(
-            MachineError::Kvm(_)
-            | MachineError::Memory(_)
-            | MachineError::Host { .. }
-            | MachineError::Events(_),
+            MachineError::Kvm(_) | MachineError::Memory(_) | MachineError::Host { .. },
         ) => Exit::HostTrouble,
         _ => Exit::BadConfiguration,
     };
