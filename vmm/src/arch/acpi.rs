@@ -5,8 +5,8 @@
 //! hardware-reduced ACPI (§3.11.1) sleeps and resets through two registers.
 
 use acpi_tables::aml::{
-    Device, EISAName, IO, Interrupt, Memory32Fixed, Name, ONE, Package, Path, ResourceTemplate,
-    Scope,
+    Arg, Device, EISAName, Equal, IO, If, Interrupt, Memory32Fixed, Method, Name, Notify, ONE,
+    Package, Path, ResourceTemplate, Scope, ZERO,
 };
 use acpi_tables::madt::{
     EnabledStatus, IoApic, LocalInterruptController, MADT, ProcessorLocalApic,
@@ -175,6 +175,8 @@ fn dsdt(spec: &AcpiSpec) -> Sdt {
     dsdt.append_slice(&serial());
     dsdt.append_slice(&keyboard());
     dsdt.append_slice(&pvpanic(spec.pvpanic_port));
+    dsdt.append_slice(&generation());
+    dsdt.append_slice(&events());
     for (index, window) in spec.virtio.iter().enumerate() {
         dsdt.append_slice(&virtio(index, window));
     }
@@ -211,6 +213,49 @@ fn keyboard() -> Vec<u8> {
 
 fn pvpanic(port: u16) -> Vec<u8> {
     device("PEVT", &"QEMU0001", 0, &[&IO::new(port, port, 1, 1)])
+}
+
+/// Path of the generation identifier's device.
+const GENERATION: &str = "_SB_.VGEN";
+
+/// The generation identifier: its compatible id, its description and the package
+/// of its address, low half first, are those that "Virtual Machine Generation ID"
+/// (Microsoft, 2012) asks for.
+fn generation() -> Vec<u8> {
+    const COMPATIBLE: &str = "VM_Gen_Counter";
+    let address = layout::GENERATION.0;
+    let (low, high) = (address as u32, (address >> 32) as u32);
+    let hardware_id = Name::new("_HID".into(), &"COPP0001");
+    let compatible_id = Name::new("_CID".into(), &COMPATIBLE);
+    let description = Name::new("_DDN".into(), &COMPATIBLE);
+    let address = Name::new("ADDR".into(), &Package::new(vec![&low, &high]));
+    let device = Device::new(
+        Path::new(GENERATION),
+        vec![&hardware_id, &compatible_id, &description, &address],
+    );
+    bytes_of(&device)
+}
+
+/// The generic event device (ACPI 6.5 §5.6.9): its interrupt says that the
+/// generation identifier changed.
+fn events() -> Vec<u8> {
+    /// "The generation identifier has changed."
+    const CHANGED: u8 = 0x80;
+    let hardware_id = Name::new("_HID".into(), &"ACPI0013");
+    let unique_id = Name::new("_UID".into(), &ZERO);
+    let interrupt = edge_interrupt(layout::EVENT_GSI);
+    let resources = ResourceTemplate::new(vec![&interrupt]);
+    let resources = Name::new("_CRS".into(), &resources);
+    let generation = Path::new(&format!("\\{GENERATION}"));
+    let notify = Notify::new(&generation, &CHANGED);
+    let raised = Equal::new(&Arg(0), &layout::EVENT_GSI.0);
+    let when_raised = If::new(&raised, vec![&notify]);
+    let event = Method::new("_EVT".into(), 1, true, vec![&when_raised]);
+    let device = Device::new(
+        Path::new("_SB_.GED0"),
+        vec![&hardware_id, &unique_id, &resources, &event],
+    );
+    bytes_of(&device)
 }
 
 fn virtio(index: usize, window: &VirtioWindow) -> Vec<u8> {

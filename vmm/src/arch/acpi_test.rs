@@ -7,7 +7,7 @@ fn spec() -> AcpiSpec {
     };
     AcpiSpec {
         vcpus: 32,
-        virtio: (0..16).map(window).collect(),
+        virtio: (0..layout::VIRTIO_GSIS.len() as u64).map(window).collect(),
         power: PowerRegisters {
             control_port: 0x3c0,
             status_port: 0x3c1,
@@ -38,7 +38,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 #[test]
 fn every_table_is_found_from_the_rsdp() {
     let block = tables(&spec());
-    assert!(block.len() as u64 <= layout::HIGH_MEMORY.0 - layout::ACPI_TABLES.0);
+    assert!(block.len() as u64 <= layout::GENERATION.0 - layout::ACPI_TABLES.0);
     assert_eq!(&block[..8], b"RSD PTR ");
     assert_eq!((sum(&block[..20]), sum(&block[..36])), (0, 0));
     let xsdt = table(&block, u64_at(&block, 24));
@@ -71,4 +71,21 @@ fn a_machine_without_devices_has_tables_too() {
         ..spec()
     };
     assert!(tables(&spec).len() < 2048);
+}
+
+#[test]
+fn the_dsdt_says_where_the_generation_is_and_how_its_change_is_told() {
+    let block = tables(&spec());
+    let find = |what: &[u8]| {
+        let found = block.windows(what.len()).position(|w| w == what);
+        found.unwrap_or_else(|| panic!("{} is there", what.escape_ascii()))
+    };
+    find(b"_CID\x0dVM_Gen_Counter\0");
+    // Name ADDR, a package of two: a double word, then zero for the high half.
+    let address = (layout::GENERATION.0 as u32).to_le_bytes();
+    find(&[b"\x08ADDR\x12\x08\x02\x0c", &address[..], b"\0"].concat());
+    // Notify(\_SB.VGEN, 0x80)
+    find(b"\x86\\\x2e_SB_VGEN\x0a\x80");
+    // An extended interrupt: consumer, edge, high, exclusive, one number.
+    find(&[b"\x89\x06\x00\x03\x01", &23u32.to_le_bytes()[..]].concat());
 }

@@ -8,6 +8,7 @@
 //! 0x0002_0000  kernel command line          ┘
 //! 0x0009_fc00  MP table (reserved)
 //! 0x000e_0000  ACPI tables (reserved)
+//! 0x000f_f000  generation identifier (reserved)
 //! 0x0010_0000  high memory: kernel, initrd
 //! 0xd000_0000  MMIO gap: virtio windows from here
 //! 0xfec0_0000  I/O APIC
@@ -39,7 +40,11 @@ pub const MP_TABLE_END: Gpa = Gpa(0xa_0000);
 /// ACPI tables. The RSDP comes first, on the 16-byte boundary that kernels
 /// without `acpi_rsdp_addr` search for in 0xe0000–0xfffff (ACPI 6.5 §5.2.5.1).
 pub const ACPI_TABLES: Gpa = Gpa(0xe_0000);
-/// End of the range reserved for ACPI tables, and start of high memory.
+/// The page of the generation identifier, and end of the ACPI tables. A page of
+/// its own, so that writing it copies no page that machines of one template share.
+pub const GENERATION: Gpa = Gpa(0xf_f000);
+/// End of the reserved range that begins with the ACPI tables, and start of high
+/// memory.
 pub const HIGH_MEMORY: Gpa = Gpa(0x10_0000);
 /// Start of the hole below 4 GiB that holds devices instead of memory.
 pub const MMIO_GAP: Gpa = Gpa(0xd000_0000);
@@ -67,10 +72,14 @@ pub const I8042_PORT: u16 = 0x60;
 /// The keyboard's interrupt.
 pub const I8042_GSI: Gsi = Gsi(1);
 
+/// The interrupt of the generic event device, by which firmware events reach the
+/// guest.
+pub const EVENT_GSI: Gsi = Gsi(23);
+
 /// Pins that virtio devices may have, in the order of use: what the I/O APIC
 /// offers without the pins of the PIT (0, 2), keyboard (1), serial ports
-/// (3, 4), RTC (8), mouse (12) and FPU (13).
-pub const VIRTIO_GSIS: [u32; 16] = [5, 6, 7, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23];
+/// (3, 4), RTC (8), mouse (12), FPU (13) and firmware events ([`EVENT_GSI`]).
+pub const VIRTIO_GSIS: [u32; 15] = [5, 6, 7, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 22];
 
 /// Splits `bytes` of memory around the MMIO gap: `(start, length)` of each
 /// region, lowest first.
@@ -87,7 +96,7 @@ pub fn memory_regions(bytes: u64) -> Vec<(Gpa, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::MIB;
+    use crate::units::{MIB, PAGE_SIZE};
 
     #[test]
     fn memory_never_covers_the_gap_and_none_is_lost() {
@@ -108,5 +117,22 @@ mod tests {
     fn virtio_windows_end_below_the_io_apic() {
         let end = VIRTIO_WINDOWS.0 + VIRTIO_GSIS.len() as u64 * VIRTIO_WINDOW_LEN;
         assert!(end <= u64::from(IO_APIC));
+    }
+
+    #[test]
+    fn every_pin_has_one_owner() {
+        let mut pins = VIRTIO_GSIS.to_vec();
+        pins.extend([SERIAL_GSI, I8042_GSI, EVENT_GSI].map(|gsi| gsi.0));
+        pins.sort_unstable();
+        pins.dedup();
+        assert_eq!(pins.len(), VIRTIO_GSIS.len() + 3);
+        assert!(pins.iter().all(|pin| *pin < 24), "the I/O APIC has 24 pins");
+    }
+
+    #[test]
+    fn the_generation_has_a_page_of_its_own() {
+        assert_eq!(GENERATION.0 % PAGE_SIZE, 0);
+        assert!(GENERATION > ACPI_TABLES);
+        assert_eq!(GENERATION.0 + PAGE_SIZE, HIGH_MEMORY.0);
     }
 }

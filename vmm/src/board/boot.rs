@@ -7,6 +7,7 @@ use super::command_line::{CommandLineTooLong, command_line};
 use super::kernel::{BootError, load_initrd, load_kernel};
 use crate::arch::acpi::AcpiSpec;
 use crate::arch::{acpi, boot_params as zero_page, layout, mptable, registers};
+use crate::devices::vmgenid::{self, VmGenIdError};
 use crate::memory::GuestMemory;
 use crate::spec::{BootSource, DriveConfig};
 use crate::units::Gpa;
@@ -20,6 +21,9 @@ pub enum BootImageError {
     /// The command line.
     #[error(transparent)]
     CommandLine(#[from] CommandLineTooLong),
+    /// The machine's first generation identifier.
+    #[error(transparent)]
+    Generation(#[from] VmGenIdError),
     /// Guest memory does not reach as far as the boot data.
     #[error("boot data could not be written to guest memory ({0}): raise mem_size_mib")]
     Memory(#[from] GuestMemoryError),
@@ -52,6 +56,7 @@ pub fn load(
     memory.write_slice(ZeroPage(params).as_slice(), layout::BOOT_PARAMS)?;
     memory.write_slice(&mptable::mp_table(tables.vcpus), layout::MP_TABLE)?;
     memory.write_slice(&acpi::tables(tables), layout::ACPI_TABLES)?;
+    vmgenid::write_fresh(memory, layout::GENERATION)?;
     write_words(memory, &registers::GDT, layout::GDT)?;
     write_words(memory, &[0], layout::IDT)?;
     write_words(memory, &registers::page_tables(), layout::PAGE_TABLES)?;

@@ -29,6 +29,7 @@ use crate::devices::power::{self, Power};
 use crate::devices::pvpanic::{self, Pvpanic};
 use crate::devices::rng::Rng;
 use crate::devices::serial::Serial;
+use crate::devices::vmgenid::VmGenId;
 use crate::devices::vsock::{Vsock, VsockError};
 use crate::memory::GuestMemory;
 use crate::spec::Spec;
@@ -90,6 +91,8 @@ pub struct Board {
     pub serial: Arc<Mutex<Serial>>,
     /// The keyboard controller.
     pub i8042: Arc<Mutex<I8042>>,
+    /// The generation identifier, to be renewed after a restore.
+    pub vmgenid: VmGenId,
     /// What firmware tables say of all this.
     pub tables: AcpiSpec,
 }
@@ -109,6 +112,7 @@ impl Board {
         let serial = builder.serial(spec)?;
         let i8042 = builder.i8042()?;
         builder.notifiers()?;
+        let vmgenid = VmGenId::new(layout::GENERATION, builder.line(layout::EVENT_GSI)?);
         let mut virtio = Vec::new();
         let devices = virtio_devices(spec)?;
         if devices.len() > layout::VIRTIO_GSIS.len() {
@@ -135,6 +139,7 @@ impl Board {
             virtio,
             serial,
             i8042,
+            vmgenid,
             tables,
         })
     }

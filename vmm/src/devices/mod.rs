@@ -6,4 +6,5 @@ pub mod power;
 pub mod pvpanic;
 pub mod rng;
 pub mod serial;
+pub mod vmgenid;
 pub mod vsock;
