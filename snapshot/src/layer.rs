@@ -3,10 +3,10 @@
 //!
 //! Block `n` lies at offset `n × 4096` of the file, whatever else the layer
 //! holds, so that a run of pages is mapped at the offset that it has in memory.
-//! Blocks that are not held, or held and all zeroes, are holes. Behind the
-//! data area come the index and, at the very end, a footer of fixed size. What
-//! is cheap is checked whenever a layer is opened: magic, version, length,
-//! index and name. Its content is checked by [`Layer::verify`].
+//! Blocks that are not held, or held and all zeroes, are holes. Somewhere behind
+//! the data area comes the index and, at the very end, a footer of fixed size
+//! that says where. What is cheap is checked whenever a layer is opened: magic,
+//! version, length, index and name. Its content is checked by [`Layer::verify`].
 
 use std::fmt;
 use std::fs::{File, Permissions};
@@ -411,6 +411,22 @@ impl Content {
     /// The host cannot read or write the file, or is out of space. The file is
     /// then no layer.
     pub fn seal(self, file: File, path: &Path, naming: Naming) -> Result<Layer, LayerError> {
+        let index_at = self.blocks.saturating_mul(BLOCK_SIZE);
+        self.seal_behind(index_at, file, path, naming)
+    }
+
+    /// The same with the index at `index_at`, which is behind the data area:
+    /// what lies between is kept and is no part of the layer.
+    ///
+    /// # Errors
+    /// As for [`Content::seal`]. What lies before `index_at` is as it was.
+    pub fn seal_behind(
+        self,
+        index_at: u64,
+        file: File,
+        path: &Path,
+        naming: Naming,
+    ) -> Result<Layer, LayerError> {
         let Self {
             kind,
             blocks,
@@ -432,14 +448,13 @@ impl Content {
             }
         };
         footer.index_crc = crc32fast::hash(&index);
+        footer.index_at = index_at;
         let written = (|| {
-            let data_len = blocks
-                .checked_mul(BLOCK_SIZE)
-                .ok_or(io::ErrorKind::FileTooLarge)?;
-            file.set_len(data_len)?;
+            footer.file_len().ok_or(io::ErrorKind::FileTooLarge)?;
+            file.set_len(index_at)?;
             let mut tail = index;
             tail.extend(footer.encode());
-            file.write_all_at(&tail, data_len)?;
+            file.write_all_at(&tail, index_at)?;
             file.set_permissions(Permissions::from_mode(0o444))?;
             match naming {
                 Naming::Content => file.sync_all(),
@@ -469,6 +484,8 @@ struct Footer {
     zero: u64,
     name: LayerName,
     index_crc: u32,
+    /// Where the index begins in the file.
+    index_at: u64,
 }
 
 impl Footer {
@@ -484,6 +501,7 @@ impl Footer {
                 by_content,
             },
             index_crc: 0,
+            index_at: blocks.saturating_mul(BLOCK_SIZE),
         }
     }
 
@@ -514,6 +532,7 @@ impl Footer {
                 by_content: flags & CONTENT_NAMED != 0,
             },
             index_crc: u32_at(bytes, 80),
+            index_at: u64_at(bytes, 88),
         })
     }
 
@@ -534,6 +553,7 @@ impl Footer {
         put(40, &self.zero.to_le_bytes());
         put(HASHED, &self.name.bytes);
         put(80, &self.index_crc.to_le_bytes());
+        put(88, &self.index_at.to_le_bytes());
         let crc = crc32fast::hash(&bytes[..FOOTER - 4]);
         bytes[FOOTER - 4..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -550,7 +570,8 @@ impl Footer {
             .checked_add(self.zero)?
             .checked_mul(ENTRY as u64)?;
         let data = self.blocks.checked_mul(BLOCK_SIZE)?;
-        data.checked_add(index)?.checked_add(FOOTER as u64)
+        let before = (data <= self.index_at).then_some(self.index_at)?;
+        before.checked_add(index)?.checked_add(FOOTER as u64)
     }
 }
 
