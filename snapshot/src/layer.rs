@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::BLOCK_SIZE;
+use crate::bytes::{u32_at, u64_at};
+use crate::draft::Draft;
 use crate::extents::{Extent, Extents, ExtentsError};
 
 const MAGIC: [u8; 8] = *b"COPPLAYR";
@@ -70,6 +72,15 @@ pub struct LayerName {
 const LOCAL: &str = "local-";
 
 impl LayerName {
+    pub(crate) fn from_parts(bytes: [u8; 32], by_content: bool) -> Self {
+        Self { bytes, by_content }
+    }
+
+    /// The hash or the unique id.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.bytes
+    }
+
     fn unique() -> Result<Self, getrandom::Error> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)?;
@@ -90,9 +101,7 @@ impl fmt::Display for LayerName {
         if !self.by_content {
             f.write_str(LOCAL)?;
         }
-        self.bytes
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        crate::hex::write(&self.bytes, f)
     }
 }
 
@@ -111,23 +120,13 @@ impl FromStr for LayerName {
     type Err = BadName;
 
     fn from_str(text: &str) -> Result<Self, BadName> {
-        let digits = text.strip_prefix(LOCAL);
-        let by_content = digits.is_none();
-        let digits = digits.unwrap_or(text).as_bytes();
-        let bad = || BadName(text.chars().take(100).collect());
-        let mut bytes = [0; 32];
-        if digits.len() != 64 {
-            return Err(bad());
-        }
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
-            let digit = |at: usize| match pair[at] {
-                digit @ b'0'..=b'9' => Ok(digit - b'0'),
-                digit @ b'a'..=b'f' => Ok(digit - b'a' + 10),
-                _ => Err(bad()),
-            };
-            *byte = digit(0)? << 4 | digit(1)?;
-        }
-        Ok(Self { bytes, by_content })
+        let local = text.strip_prefix(LOCAL);
+        let bytes = crate::hex::parse(local.unwrap_or(text))
+            .ok_or_else(|| BadName(text.chars().take(100).collect()))?;
+        Ok(Self {
+            bytes,
+            by_content: local.is_none(),
+        })
     }
 }
 
@@ -212,7 +211,7 @@ impl Layer {
     /// # Errors
     /// The file is unreadable, truncated, damaged, no layer, or too new.
     pub fn open(path: &Path) -> Result<Self, LayerError> {
-        let file = File::open(path).map_err(io_error(path, "opened"))?;
+        let file = crate::open::regular(path).map_err(io_error(path, "opened"))?;
         Self::from_file(file, path)
     }
 
@@ -474,6 +473,30 @@ impl Content {
     }
 }
 
+impl Content {
+    /// As [`Content::seal`], for the file that is being made in `draft`, which
+    /// then appears as the layer. If it is named by its content, all of it
+    /// survives a power cut when this returns.
+    ///
+    /// # Errors
+    /// The host cannot read or write the file, or is out of space. Nothing has
+    /// then appeared.
+    pub fn publish(self, draft: Draft, naming: Naming) -> Result<Layer, LayerError> {
+        let target = draft.target().to_owned();
+        let file = draft
+            .file()
+            .try_clone()
+            .map_err(io_error(&target, "written"))?;
+        let layer = self.seal(file, &target, naming)?;
+        let published = match naming {
+            Naming::Content => draft.publish(),
+            Naming::Unique => draft.reveal(),
+        };
+        published.map_err(io_error(&target, "written"))?;
+        Ok(layer)
+    }
+}
+
 /// The fixed end of a layer.
 struct Footer {
     kind: Kind,
@@ -671,18 +694,6 @@ fn io_error(path: &Path, what: &'static str) -> impl Fn(io::Error) -> LayerError
         what,
         source,
     }
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    let mut word = [0; 4];
-    word.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(word)
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(word)
 }
 
 #[cfg(test)]

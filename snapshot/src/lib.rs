@@ -6,19 +6,31 @@
 //!
 //! ```text
 //! extents    sorted, merged ranges of blocks
-//! layer      one immutable file of blocks: data, index, footer       → extents
+//! draft      a file that appears whole or not at all
+//! layer      one immutable file of blocks: data, index, footer       → extents, draft
 //! stack      layers in order, topmost first: which layer has a block → layer
+//! manifest   what a snapshot is: state, and stacks by name           → layer, draft
+//! find       where the layers are that a manifest names              → manifest, stack
 //! ```
 //!
 //! `docs/snapshot-format.md` has the files byte by byte.
 #![deny(missing_docs)]
 
+mod bytes;
+pub mod draft;
 pub mod extents;
+pub mod find;
+mod hex;
 pub mod layer;
+pub mod manifest;
+mod open;
 pub mod stack;
 
+pub use draft::Draft;
 pub use extents::{Extent, Extents};
+pub use find::{FindError, Places};
 pub use layer::{Content, Kind, Layer, LayerError, LayerName, Naming};
+pub use manifest::{DiskRef, Info, LayerRef, Manifest, ManifestError, SnapshotId, StackRef};
 pub use stack::{Piece, Stack, StackError};
 
 /// Bytes in one block, the unit of everything in a layer: a page of memory, or
