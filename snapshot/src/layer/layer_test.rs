@@ -1,4 +1,5 @@
 use super::*;
+use std::os::unix::fs::PermissionsExt;
 
 /// A layer of ten blocks: block 2 has ones, block 3 is zero, block 7 has twos.
 fn sample(dir: &Path, naming: Naming) -> Layer {
@@ -65,4 +66,32 @@ fn names_survive_their_text_form() {
     ] {
         assert!(bad.parse::<LayerName>().is_err(), "{bad}");
     }
+}
+
+#[test]
+fn an_open_layer_is_locked_against_removal() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = dir.path().join("published");
+    let draft = crate::Draft::beside(&target).unwrap();
+    let content = Content {
+        kind: Kind::Disk,
+        blocks: 1,
+        held: Extents::new(),
+        zero: Extents::new(),
+    };
+    let published = content.publish(draft, Naming::Content).unwrap();
+    let opened = Layer::open(&target).unwrap();
+    let remove = || {
+        let file = File::open(&target).unwrap();
+        lock(file, FlockArg::LockExclusiveNonblock)
+    };
+    remove().unwrap_err();
+    drop(published);
+    remove().unwrap_err();
+    drop(opened);
+    let removing = remove().unwrap();
+    let error = Layer::open(&target).unwrap_err().to_string();
+    assert!(error.contains("could not be locked"), "{error}");
+    drop(removing);
+    Layer::open(&target).unwrap();
 }
