@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! units      addresses, sizes, ids as types; no unsafe, no I/O
+//! state      how saved states are encoded and what is wrong with one
 //! spec       what was asked for: plain data, parsed and checked           → units
 //! logger     log lines, written at once and never waited for               → spec
 //! sys        the only system calls: KVM, mmap, eventfd, signals            → units
@@ -12,9 +13,9 @@
 //! memory     regions, memory slots, guest access                           → units, sys, arch
 //! vcpu       the run loop: exit → outcome; registers                       → units, sys, arch, memory, bus
 //! bus        MMIO and port ranges to devices                               → units
-//! virtio     virtqueues, the MMIO transport, the device trait              → units, bus, memory
+//! virtio     virtqueues, the MMIO transport, the device trait              → units, state, bus, memory
 //! backends   what the host lends: files, sockets, terminals, entropy       → units, sys, spec
-//! devices    one folder each: block, vsock, rng, serial, i8042 …           → units, sys, spec, virtio | bus, backends
+//! devices    one folder each: block, vsock, rng, serial, i8042 …           → units, state, sys, spec, virtio | bus, backends
 //! board      specification → address map, interrupts, devices, boot image  → everything above
 //! machine    threads, lifecycle, pause                                     → everything above
 //! probe      can this host run Linux guests?                               → units, sys, arch, memory
@@ -33,6 +34,7 @@ pub mod machine;
 pub mod memory;
 pub mod probe;
 pub mod spec;
+pub mod state;
 pub mod sys;
 pub mod units;
 pub mod vcpu;

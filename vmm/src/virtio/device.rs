@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Interrupt, Virtqueue};
 use crate::memory::GuestMemory;
+use crate::state::StateError;
 
 /// What a device is, as data. The transport adds the feature bits that are its
 /// own (`VIRTIO_F_VERSION_1`) or the queues' (`VIRTIO_RING_F_*`).
@@ -66,6 +67,36 @@ pub trait VirtioDevice: Send {
     /// in flight and forget the environment. Calling it twice is harmless.
     fn stop(&mut self);
 
+    /// The queues that moved in with [`VirtioDevice::start`], in their order;
+    /// empty while the device is stopped.
+    fn queues(&self) -> &[Virtqueue];
+
+    /// The device's own state, encoded. Registers and the positions of the queues
+    /// are the transport's to save. Called between requests; a device that has
+    /// some in flight all the same either carries them or refuses.
+    ///
+    /// # Errors
+    /// This kind of device has no saved form, which is so unless it says otherwise,
+    /// or not at the moment.
+    fn save(&self) -> Result<Vec<u8>, StateError> {
+        Err(StateError::Unsupported {
+            what: name(self.identity().device_id),
+        })
+    }
+
+    /// Takes in what [`VirtioDevice::save`] returned, perhaps in another process.
+    /// The device was just built; if it had been started when it was saved it is
+    /// started right after this, and [`VirtioDevice::queue_notified`] is called
+    /// for each of its queues before vCPUs run.
+    ///
+    /// # Errors
+    /// The state cannot be read, breaks a rule or does not fit the device.
+    fn restore(&mut self, _state: &[u8]) -> Result<(), StateError> {
+        Err(StateError::Unsupported {
+            what: name(self.identity().device_id),
+        })
+    }
+
     /// The driver made buffers available in queue `index`.
     ///
     /// # Errors
@@ -88,4 +119,9 @@ pub trait VirtioDevice: Send {
     fn backend_ready(&mut self) -> Result<(), DeviceFault> {
         Ok(())
     }
+}
+
+/// What to call a device of type `device_id` in messages.
+pub(super) fn name(device_id: u32) -> String {
+    format!("the virtio device of type {device_id}")
 }

@@ -9,6 +9,9 @@ const USED_BUFFERS: u32 = 1 << 0;
 /// Bit of the interrupt status for a configuration change.
 const CONFIG_CHANGE: u32 = 1 << 1;
 
+/// All bits of the interrupt status.
+pub(super) const REASONS: u32 = USED_BUFFERS | CONFIG_CHANGE;
+
 /// The interrupt line of one device and the status register that says why it
 /// was raised.
 pub struct Interrupt {
@@ -59,6 +62,20 @@ impl Interrupt {
     /// The driver acknowledges `bits`.
     pub fn acknowledge(&self, bits: u32) {
         self.status.fetch_and(!bits, Ordering::AcqRel);
+    }
+
+    /// Takes up a saved status and generation, and leaves the line alone.
+    pub(super) fn restore(&self, status: u32, config_generation: u32) {
+        self.status.store(status, Ordering::Release);
+        self.config_generation
+            .store(config_generation, Ordering::Release);
+    }
+
+    /// Raises the line if the driver has yet to acknowledge something.
+    pub(super) fn raise_again(&self) {
+        if self.status() != 0 {
+            self.raise(0);
+        }
     }
 
     fn raise(&self, bit: u32) {

@@ -15,6 +15,7 @@
 
 mod core;
 mod registers;
+mod state;
 mod subscriber;
 
 use std::io;
@@ -27,7 +28,9 @@ use self::core::Core;
 use super::{Interrupt, VirtioDevice};
 use crate::bus::{BusDevice, Effect};
 use crate::memory::GuestMemory;
+use crate::state::StateError;
 
+pub use state::{QueueV1, TransportState, TransportV1};
 pub use subscriber::TransportSubscriber;
 
 const INTERRUPT_STATUS: u64 = 0x60;
@@ -85,6 +88,50 @@ impl MmioTransport {
     /// The interrupt of this device.
     pub fn interrupt(&self) -> &Arc<Interrupt> {
         &self.interrupt
+    }
+
+    /// The state of the registers, the queues and the device. The vCPUs are at
+    /// rest, and the event loop is not serving the device.
+    ///
+    /// # Errors
+    /// The device has no saved form, or the driver broke a queue and the device
+    /// has not noticed yet.
+    pub fn save(&self) -> Result<TransportState, StateError> {
+        self.core.lock().save()
+    }
+
+    /// Takes in a saved state: the queues go on where they were and the device is
+    /// started if it had been. Guest memory is that of the time of saving. A
+    /// transport that refuses a state is as after a reset.
+    ///
+    /// # Errors
+    /// The state breaks a rule, or does not fit the device or guest memory.
+    pub fn restore(&mut self, state: TransportState) -> Result<(), StateError> {
+        self.core.lock().restore(state)
+    }
+
+    /// Wakes up everybody who may have been woken up just before the state was
+    /// saved. To be called after the interrupt controllers have their state and
+    /// before a vCPU runs.
+    ///
+    /// A notification that the driver sent and the event loop did not get to was
+    /// kept by an event descriptor of another process. With
+    /// `VIRTIO_F_RING_EVENT_IDX` the driver does not send it again before the
+    /// device has asked for it (virtio 1.2 §2.7.10.1), so each queue of a started
+    /// device is looked at once, which asks anew.
+    ///
+    /// An interrupt that the device raised may be nowhere: KVM may carry out the
+    /// write to an irqfd later, from a work queue (`irqfd_wakeup` in Linux'
+    /// `virt/kvm/eventfd.c`), and so after the interrupt controllers were saved.
+    /// One too many does no harm, the driver finds an interrupt status of 0 or no
+    /// used buffers.
+    pub fn after_restore(&self) {
+        if self.core.lock().started() {
+            for index in 0..self.notify_fds.len() {
+                notify(&self.notify_fds, index);
+            }
+        }
+        self.interrupt.raise_again();
     }
 
     /// The machine ends: stops the device, which completes what is in flight.

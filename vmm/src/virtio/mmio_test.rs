@@ -7,7 +7,7 @@ use super::super::mock_driver::{
 };
 use super::core::{RING_EVENT_IDX, VERSION_1};
 use super::*;
-use crate::virtio::{DeviceEnv, DeviceFault, Identity, QueueSetup};
+use crate::virtio::{DeviceEnv, DeviceFault, Identity, QueueSetup, Virtqueue};
 
 const STATUS: u64 = 0x70;
 const OWN_FEATURE: u64 = 1 << 5;
@@ -67,6 +67,9 @@ impl VirtioDevice for Echo {
     fn stop(&mut self) {
         self.record.lock().running = false;
         self.env = None;
+    }
+    fn queues(&self) -> &[Virtqueue] {
+        self.env.as_ref().map_or(&[], |env| &env.queues)
     }
     fn queue_notified(&mut self, index: usize) -> Result<(), DeviceFault> {
         self.record.lock().notified.push(index);

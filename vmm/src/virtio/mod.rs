@@ -14,6 +14,6 @@ pub use chain::{Buffers, Chain, MAX_DESCRIPTORS};
 pub use config_space::read_config_space;
 pub use device::{DeviceEnv, DeviceFault, Identity, VirtioDevice};
 pub use interrupt::Interrupt;
-pub use mmio::{MmioTransport, TransportSubscriber};
-pub use queue::{QueueSetup, Virtqueue};
+pub use mmio::{MmioTransport, QueueV1, TransportState, TransportSubscriber, TransportV1};
+pub use queue::{QueuePosition, QueueSetup, Virtqueue};
 pub use turn::{NextTurn, TURN_BYTES, TURN_REQUESTS};

@@ -41,6 +41,15 @@ impl QueueSetup {
     }
 }
 
+/// How far a device has come in the two rings of a virtqueue; both numbers wrap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueuePosition {
+    /// Chains taken out of the available ring.
+    pub next_avail: u16,
+    /// Chains put into the used ring.
+    pub next_used: u16,
+}
+
 /// A virtqueue that belongs to a started device.
 #[derive(Debug)]
 pub struct Virtqueue {
@@ -88,6 +97,95 @@ impl Virtqueue {
             queue,
             memory,
         })
+    }
+
+    /// Where a queue that was saved at this point goes on.
+    ///
+    /// Chains that were taken and not returned yet are not part of it, nor is
+    /// whether [`Virtqueue::needs_interrupt`] was asked since the last one was
+    /// returned: a device is saved between requests.
+    pub fn position(&self) -> QueuePosition {
+        QueuePosition {
+            next_avail: self.queue.next_avail(),
+            next_used: self.queue.next_used(),
+        }
+    }
+
+    /// Goes on at `position`, which is compared with what the rings say.
+    ///
+    /// # Errors
+    /// The driver cannot have offered so many chains, or the device cannot have
+    /// returned so many; see [`Virtqueue::check`].
+    pub fn resume_at(&mut self, position: QueuePosition) -> Result<(), DeviceFault> {
+        self.queue.set_next_avail(position.next_avail);
+        self.queue.set_next_used(position.next_used);
+        self.check()
+    }
+
+    /// Compares the position with what the rings say: at most a queue's size of
+    /// chains waits to be taken, no more are out with the device, and the used
+    /// index, which only the device writes, is where it left it.
+    ///
+    /// # Errors
+    /// One of it does not hold.
+    pub fn check(&self) -> Result<(), DeviceFault> {
+        let position = self.position();
+        if !self.queue.ready() {
+            return match position == QueuePosition::default() {
+                true => Ok(()),
+                false => Err(fault(self.index, "it moved without being set up")),
+            };
+        }
+        let QueuePosition {
+            next_avail,
+            next_used,
+        } = position;
+        let size = self.queue.size();
+        let available = self.available_index()?;
+        if available.wrapping_sub(next_avail) > size {
+            return Err(fault(
+                self.index,
+                format_args!(
+                    "{size} chains fit in its available ring, whose index is {available}, but the device took {next_avail}"
+                ),
+            ));
+        }
+        if next_avail.wrapping_sub(next_used) > size {
+            return Err(fault(
+                self.index,
+                format_args!(
+                    "the device cannot hold more than {size} chains, but took {next_avail} and returned {next_used}"
+                ),
+            ));
+        }
+        let used = self
+            .queue
+            .used_idx(&*self.memory, Ordering::Relaxed)
+            .map_err(|e| fault(self.index, e))?;
+        if used.0 != next_used {
+            return Err(fault(
+                self.index,
+                format_args!(
+                    "the device returned {next_used} chains, but its used index in guest memory is {used}"
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// How many chains the driver has ever made available, wrapping; 0 for a
+    /// queue that is not ready.
+    ///
+    /// # Errors
+    /// The ring cannot be read.
+    pub fn available_index(&self) -> Result<u16, DeviceFault> {
+        if !self.queue.ready() {
+            return Ok(0);
+        }
+        self.queue
+            .avail_idx(&*self.memory, Ordering::Acquire)
+            .map(|index| index.0)
+            .map_err(|e| fault(self.index, e))
     }
 
     /// The number of this queue in its device.
@@ -193,6 +291,20 @@ impl Virtqueue {
         self.queue
             .enable_notification(&*self.memory)
             .map_err(|e| fault(self.index, e))
+    }
+
+    /// As [`Virtqueue::enable_notification`], but of the next chain that the driver
+    /// makes available, whatever waits already; `true` if one arrived meanwhile.
+    ///
+    /// # Errors
+    /// The rings cannot be accessed.
+    pub fn enable_notification_of_next(&mut self) -> Result<bool, DeviceFault> {
+        // The queue names the position that it is at as the one to notify of.
+        let next_avail = self.queue.next_avail();
+        self.queue.set_next_avail(self.available_index()?);
+        let arrived = self.enable_notification();
+        self.queue.set_next_avail(next_avail);
+        arrived
     }
 }
 

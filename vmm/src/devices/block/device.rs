@@ -11,10 +11,15 @@ use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
 
 use super::config;
 use super::request::{Disk, Failure};
+use super::state::{BlockState, BlockV1};
 use crate::backends::disk::DiskBackend;
 use crate::backends::disk_file::{DiskError, DiskFile};
 use crate::spec::{CacheType, DriveConfig, IoEngine};
-use crate::virtio::{DeviceEnv, DeviceFault, Identity, NextTurn, VirtioDevice, read_config_space};
+use crate::state::{self, StateError};
+use crate::units::SECTOR_SIZE;
+use crate::virtio::{
+    DeviceEnv, DeviceFault, Identity, NextTurn, VirtioDevice, Virtqueue, read_config_space,
+};
 
 /// Why a drive cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +85,11 @@ impl Block {
             env: None,
             failures: 0,
         })
+    }
+
+    /// What the drive is called in messages about its state.
+    fn name(&self) -> String {
+        format!("drive {:?}", self.drive_id)
     }
 
     /// Serves requests for one turn.
@@ -148,6 +158,34 @@ impl VirtioDevice for Block {
             let drive_id = &self.drive_id;
             log::error!("drive {drive_id:?}: what was written may not be durable: {error}");
         }
+    }
+
+    fn queues(&self) -> &[Virtqueue] {
+        self.env.as_ref().map_or(&[], |env| &env.queues)
+    }
+
+    /// What the driver wrote has reached the backend, which has a state of its own.
+    fn save(&self) -> Result<Vec<u8>, StateError> {
+        let state = BlockState::V1(BlockV1 {
+            sectors: self.disk.backend.len() / SECTOR_SIZE,
+            dirty: self.disk.dirty,
+        });
+        state::encode(self.name(), &state)
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), StateError> {
+        let BlockState::V1(BlockV1 { sectors, dirty }) = state::decode(self.name(), state)?;
+        let found = self.disk.backend.len() / SECTOR_SIZE;
+        if found != sectors {
+            return Err(StateError::refused(
+                self.name(),
+                format_args!(
+                    "the guest knows a disk of {sectors} sectors, but this one has {found}: attach the disk that was saved with the machine, or a copy"
+                ),
+            ));
+        }
+        self.disk.dirty = dirty;
+        Ok(())
     }
 
     fn queue_notified(&mut self, _index: usize) -> Result<(), DeviceFault> {

@@ -17,5 +17,6 @@
 mod config;
 mod device;
 mod request;
+mod state;
 
 pub use device::{Block, BlockError};

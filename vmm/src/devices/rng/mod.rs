@@ -6,15 +6,26 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use serde::{Deserialize, Serialize};
 use virtio_bindings::virtio_ids::VIRTIO_ID_RNG;
 
+use crate::state::{self, StateError};
 use crate::sys::file;
-use crate::virtio::{Chain, DeviceEnv, DeviceFault, Identity, NextTurn, VirtioDevice};
+use crate::virtio::{Chain, DeviceEnv, DeviceFault, Identity, NextTurn, VirtioDevice, Virtqueue};
 
 /// The most bytes that one request gets.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// Random bytes are copied through a buffer of this size.
 const CHUNK: usize = 4 << 10;
+
+/// What the device is called in messages about its state.
+const NAME: &str = "the entropy device";
+
+/// What is kept of the device: nothing, so far.
+#[derive(Serialize, Deserialize)]
+enum RngState {
+    V1,
+}
 
 /// An entropy device.
 pub struct Rng {
@@ -81,6 +92,19 @@ impl VirtioDevice for Rng {
 
     fn stop(&mut self) {
         self.env = None;
+    }
+
+    fn queues(&self) -> &[Virtqueue] {
+        self.env.as_ref().map_or(&[], |env| &env.queues)
+    }
+
+    fn save(&self) -> Result<Vec<u8>, StateError> {
+        state::encode(NAME, &RngState::V1)
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), StateError> {
+        let RngState::V1 = state::decode(NAME, state)?;
+        Ok(())
     }
 
     fn queue_notified(&mut self, _index: usize) -> Result<(), DeviceFault> {

@@ -4,6 +4,7 @@
 //! event loop holds it only while it puts input into the FIFO; neither waits for
 //! the host's terminal, pipe or file with the lock held.
 
+mod state;
 mod uart;
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -17,7 +18,10 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::backends::console::{Available, Backlog, Console, ConsoleHost, Drained};
 use crate::bus::{BusDevice, Effect};
+use crate::state::StateError;
 use uart::{Uart, Wants};
+
+pub use state::{UartState, UartV1};
 
 /// Ports that the device takes.
 pub const LEN: u16 = 8;
@@ -47,6 +51,30 @@ impl Serial {
     /// Bytes of output that were dropped because nobody read them in time.
     pub fn dropped(&self) -> u64 {
         self.backlog.dropped()
+    }
+
+    /// The state of the chip.
+    pub fn save(&self) -> UartState {
+        self.uart.save()
+    }
+
+    /// Takes in a saved state. To be called before the device has a subscriber:
+    /// input that the host gave before is lost.
+    ///
+    /// # Errors
+    /// The state breaks a rule of the chip; then nothing has changed.
+    pub fn restore(&mut self, state: UartState) -> Result<(), StateError> {
+        self.uart = state.try_into()?;
+        Ok(())
+    }
+
+    /// Raises the interrupt again if there is reason for one. To be called after
+    /// the interrupt controllers have their state: the line is an edge, and one
+    /// that came up just before they were saved may be in nobody's state.
+    pub fn after_restore(&self) {
+        if self.uart.reasons() != 0 {
+            self.interrupt();
+        }
     }
 
     /// The machine has ended: writes what is left, waiting half a second at most

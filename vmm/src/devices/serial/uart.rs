@@ -22,7 +22,7 @@ const SCRATCH: u64 = 7;
 /// Interrupt enable register: received data, transmitter empty (§8.6).
 const ENABLE_RECEIVED: u8 = 1 << 0;
 const ENABLE_EMPTY: u8 = 1 << 1;
-const ENABLE_MASK: u8 = 0x0f;
+pub(super) const ENABLE_MASK: u8 = 0x0f;
 
 /// Interrupt identity register (§8.5).
 const IDENTITY_NONE: u8 = 0x01;
@@ -38,6 +38,7 @@ const FIFO_CLEAR_RECEIVER: u8 = 1 << 1;
 const DIVISOR_ACCESS: u8 = 1 << 7;
 
 /// Modem control register (§8.7).
+pub(super) const MODEM_MASK: u8 = 0x1f;
 const LOOPBACK: u8 = 1 << 4;
 
 /// Line status register (§8.2).
@@ -60,18 +61,18 @@ pub(super) struct Wants {
 
 /// The chip's state.
 pub(super) struct Uart {
-    received: VecDeque<u8>,
-    interrupt_enable: u8,
-    fifo_enabled: bool,
-    line_control: u8,
-    modem_control: u8,
-    scratch: u8,
-    divisor: [u8; 2],
+    pub(super) received: VecDeque<u8>,
+    pub(super) interrupt_enable: u8,
+    pub(super) fifo_enabled: bool,
+    pub(super) line_control: u8,
+    pub(super) modem_control: u8,
+    pub(super) scratch: u8,
+    pub(super) divisor: [u8; 2],
     /// The transmitter became empty and the guest has not been told: reading
     /// the identity register tells it (§8.5).
-    empty_pending: bool,
+    pub(super) empty_pending: bool,
     /// The reasons for which the line has been raised and that still hold.
-    raised: u8,
+    pub(super) raised: u8,
 }
 
 impl Uart {
@@ -166,7 +167,7 @@ impl Uart {
                 // Leaving loopback reconnects the far end, which may have
                 // waited for that.
                 wants.drained = self.modem_control & !value & LOOPBACK != 0;
-                self.modem_control = value & 0x1f;
+                self.modem_control = value & MODEM_MASK;
             }
             SCRATCH => self.scratch = value,
             _ => {}
@@ -201,7 +202,7 @@ impl Uart {
     }
 
     /// The reasons that hold and are enabled.
-    fn reasons(&self) -> u8 {
+    pub(super) fn reasons(&self) -> u8 {
         let mut reasons = 0;
         if !self.received.is_empty() {
             reasons |= ENABLE_RECEIVED;

@@ -3,11 +3,15 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::muxer::Muxer;
 use super::packet::{HEADER_LEN, Header};
+use super::reset::{CONFIRM_LIMIT, TransportReset};
+use super::state::{NAME, VsockState, VsockV1};
 use crate::backends::unix::{ListenError, Listener};
 use crate::spec::VsockConfig;
+use crate::state::{self, StateError};
 use crate::virtio::{
     Buffers, DeviceEnv, DeviceFault, Identity, Interrupt, VirtioDevice, Virtqueue,
 };
@@ -17,10 +21,11 @@ const VSOCK: u32 = 19;
 /// Stream sockets (virtio 1.2 §5.10.3), the only type there is here.
 const F_STREAM: u64 = 1 << 0;
 /// Sizes of the receive, transmit and event queue.
-const QUEUE_SIZES: &[u16] = &[256, 256, 16];
+pub const QUEUE_SIZES: &[u16] = &[256, 256, 16];
 
 const RECEIVE: usize = 0;
 const TRANSMIT: usize = 1;
+pub const EVENT: usize = 2;
 
 /// What one wake-up does in each direction before other devices get a turn.
 const MAX_PACKETS: usize = 256;
@@ -43,13 +48,13 @@ pub enum VsockError {
 pub struct Vsock {
     guest_cid: u32,
     muxer: Muxer,
+    reset: TransportReset,
     running: Option<Running>,
 }
 
 /// What there is while a driver runs.
 struct Running {
-    receive: Virtqueue,
-    transmit: Virtqueue,
+    queues: [Virtqueue; 3],
     interrupt: Arc<Interrupt>,
 }
 
@@ -65,6 +70,7 @@ impl Vsock {
         Ok(Self {
             guest_cid: config.guest_cid,
             muxer,
+            reset: TransportReset::default(),
             running: None,
         })
     }
@@ -79,6 +85,24 @@ impl Vsock {
         let more_received = running.give_out(&mut self.muxer)?;
         if more_sent || more_received {
             self.muxer.ring();
+        }
+        Ok(())
+    }
+
+    /// Tells the guest that its connections are gone, if it has yet to hear it.
+    fn serve_events(&mut self) -> Result<(), DeviceFault> {
+        let Some(running) = &mut self.running else {
+            return Ok(());
+        };
+        if !self.reset.is_pending() {
+            return Ok(());
+        }
+        self.reset
+            .serve(&mut running.queues[EVENT], &running.interrupt)?;
+        if self.reset.is_pending() {
+            self.muxer.limit_gate(Instant::now() + CONFIRM_LIMIT);
+        } else {
+            self.muxer.open_gate();
         }
         Ok(())
     }
@@ -102,11 +126,14 @@ impl VirtioDevice for Vsock {
     }
 
     fn start(&mut self, env: DeviceEnv) -> Result<(), DeviceFault> {
-        let [receive, transmit, _event] = <[Virtqueue; 3]>::try_from(env.queues)
+        let queues = <[Virtqueue; 3]>::try_from(env.queues)
             .map_err(|queues| DeviceFault(format!("vsock has 3 queues, not {}", queues.len())))?;
+        self.reset.start(&queues[EVENT])?;
+        if !self.reset.is_pending() {
+            self.muxer.open_gate();
+        }
         self.running = Some(Running {
-            receive,
-            transmit,
+            queues,
             interrupt: env.interrupt,
         });
         self.muxer.start();
@@ -115,14 +142,50 @@ impl VirtioDevice for Vsock {
 
     fn stop(&mut self) {
         self.running = None;
+        self.reset = TransportReset::default();
         self.muxer.stop();
+    }
+
+    fn queues(&self) -> &[Virtqueue] {
+        self.running.as_ref().map_or(&[], |running| &running.queues)
+    }
+
+    fn save(&self) -> Result<Vec<u8>, StateError> {
+        let unconfirmed_resets = match &self.running {
+            Some(running) => self
+                .reset
+                .unconfirmed(&running.queues[EVENT])
+                .map_err(|fault| StateError::NotNow {
+                    what: NAME.into(),
+                    why: fault.to_string(),
+                })?,
+            None => 0,
+        };
+        let state = VsockState::V1(VsockV1 {
+            next_host_port: self.muxer.next_host_port(),
+            unconfirmed_resets,
+        });
+        state::encode(NAME, &state)
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), StateError> {
+        let VsockV1 {
+            next_host_port,
+            unconfirmed_resets,
+        } = state::decode::<VsockState>(NAME, state)?.checked()?;
+        self.muxer.set_next_host_port(next_host_port);
+        self.muxer.shut_gate();
+        self.reset = TransportReset::due(unconfirmed_resets);
+        Ok(())
     }
 
     fn queue_notified(&mut self, index: usize) -> Result<(), DeviceFault> {
         match index {
             RECEIVE | TRANSMIT => self.serve(),
-            // The event queue only holds buffers for later.
-            _ => Ok(()),
+            _ => {
+                self.serve_events()?;
+                self.serve()
+            }
         }
     }
 
@@ -140,20 +203,21 @@ impl Running {
     /// Takes packets from the guest; `true` if there may be more.
     fn take_in(&mut self, muxer: &mut Muxer) -> Result<bool, DeviceFault> {
         let (mut packets, mut bytes) = (0, 0);
-        self.transmit.disable_notification();
+        let transmit = &mut self.queues[TRANSMIT];
+        transmit.disable_notification();
         let more = loop {
             if packets == MAX_PACKETS || bytes >= MAX_BYTES {
                 break true;
             }
-            if let Some(chain) = self.transmit.pop()? {
+            if let Some(chain) = transmit.pop()? {
                 bytes += take_packet(chain.readable, muxer);
-                self.transmit.push_used(chain.head, 0)?;
+                transmit.push_used(chain.head, 0)?;
                 packets += 1;
-            } else if !self.transmit.enable_notification()? {
+            } else if !transmit.enable_notification()? {
                 break false;
             }
         };
-        if packets > 0 && self.transmit.needs_interrupt()? {
+        if packets > 0 && transmit.needs_interrupt()? {
             self.interrupt.used_buffers();
         }
         Ok(more)
@@ -163,6 +227,7 @@ impl Running {
     /// there may be more. Without buffers the guest's next notification goes on.
     fn give_out(&mut self, muxer: &mut Muxer) -> Result<bool, DeviceFault> {
         let (mut packets, mut bytes) = (0, 0);
+        let receive = &mut self.queues[RECEIVE];
         let more = loop {
             if !muxer.has_packet() {
                 break false;
@@ -170,9 +235,9 @@ impl Running {
             if packets == MAX_PACKETS || bytes >= MAX_BYTES {
                 break true;
             }
-            self.receive.disable_notification();
-            let Some(chain) = self.receive.pop()? else {
-                if self.receive.enable_notification()? {
+            receive.disable_notification();
+            let Some(chain) = receive.pop()? else {
+                if receive.enable_notification()? {
                     continue;
                 }
                 break false;
@@ -186,14 +251,14 @@ impl Running {
                 front.write_all(&header.to_bytes())?;
                 HEADER_LEN as u32 + header.len
             } else {
-                self.receive.undo_pop();
+                receive.undo_pop();
                 break false;
             };
-            self.receive.push_used(chain.head, written)?;
+            receive.push_used(chain.head, written)?;
             packets += 1;
             bytes += written as usize;
         };
-        if packets > 0 && self.receive.needs_interrupt()? {
+        if packets > 0 && receive.needs_interrupt()? {
             self.interrupt.used_buffers();
         }
         Ok(more)

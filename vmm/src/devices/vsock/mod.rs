@@ -16,6 +16,8 @@
 //! handshake   the CONNECT line
 //! watch       the one descriptor that the event loop watches
 //! muxer       all connections
+//! endings     what is kept of those that ended
+//! reset       after a restore: tells the guest that they are all gone
 //! device      the queues
 //! ```
 //!
@@ -35,6 +37,7 @@ mod backlog;
 mod connection;
 mod credit;
 mod device;
+mod endings;
 #[cfg(test)]
 mod fake_stream;
 mod handshake;
@@ -42,6 +45,8 @@ mod handshake;
 mod mock_guest;
 mod muxer;
 mod packet;
+mod reset;
+mod state;
 mod watch;
 
 pub use device::{Vsock, VsockError};

@@ -1,18 +1,19 @@
 //! All connections of the device: which packet and which socket event belongs
-//! to which, who may send next, and what is kept of those that ended.
+//! to which, and who may send next.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use vm_memory::VolatileSlice;
 
-use super::backlog::Backlog;
 use super::connection::{Connection, Fate, Outgoing};
 use super::credit::BUF_ALLOC;
+use super::endings::{Closing, Orphans};
 use super::handshake::{Handshake, Progress};
 use super::packet::{HOST_CID, Header, Op, SHUTDOWN_BOTH, TYPE_STREAM};
 use super::watch::{Event, Token, Watch};
@@ -22,30 +23,23 @@ use crate::backends::unix::{Listener, Stream};
 const MAX_STREAMS: usize = 1024;
 /// Clients of the host that have not said yet what they want.
 const MAX_HANDSHAKES: usize = 256;
-/// Ended connections that wait for the guest's confirmation.
-const MAX_CLOSING: usize = 4096;
 /// Resets that wait for receive buffers of the guest. A guest that provokes
 /// more without reading any does not get all of them.
 const MAX_RESETS: usize = 1024;
 /// Clients accepted in one wake-up.
 const ACCEPT_BATCH: usize = 32;
 
-/// How long the guest may take to confirm the end of a connection; as long as
-/// Linux gives the other side of its own.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long a host may take nothing of what a closed connection left behind.
-const ORPHAN_TIMEOUT: Duration = Duration::from_secs(300);
-
 /// The host's ports of connections that the host asks for. Guests connect to
 /// ports that people choose, which are far lower.
-const FIRST_HOST_PORT: u32 = 1 << 30;
-const LAST_HOST_PORT: u32 = u32::MAX >> 1;
+pub const HOST_PORTS: RangeInclusive<u32> = 1 << 30..=u32::MAX >> 1;
 
 /// What names a connection: the guest has one address and the host another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Ports {
-    host: u32,
-    guest: u32,
+pub struct Ports {
+    /// The host's port.
+    pub host: u32,
+    /// The guest's port.
+    pub guest: u32,
 }
 
 /// A connection in the table.
@@ -58,11 +52,14 @@ struct Slot {
     watched_for_room: bool,
 }
 
-/// What a connection that the guest has closed still has to give to the host.
-struct Orphan {
-    stream: Stream,
-    backlog: Backlog,
-    deadline: Instant,
+/// Whether packets go to the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gate {
+    Open,
+    /// None before somebody opens the gate.
+    Shut,
+    /// None before somebody opens the gate, or this time has come.
+    ShutUntil(Instant),
 }
 
 /// See the module's description.
@@ -74,13 +71,13 @@ pub struct Muxer {
     watch: Watch,
     /// A driver runs.
     serving: bool,
+    gate: Gate,
     connections: HashMap<Ports, Slot>,
     /// The connection of each watched stream that has one.
     by_token: HashMap<Token, Ports>,
     handshakes: BTreeMap<Token, Handshake<Stream>>,
-    orphans: BTreeMap<Token, Orphan>,
-    /// Connections that the host ended, until the guest confirms.
-    closing: HashMap<Ports, Instant>,
+    orphans: Orphans,
+    closing: Closing,
     /// Connections that have a packet for the guest. One packet, then to the
     /// end of the line: that is what makes it fair.
     ready: VecDeque<Ports>,
@@ -103,14 +100,15 @@ impl Muxer {
             listener,
             out_of_descriptors: false,
             serving: false,
+            gate: Gate::Open,
             connections: HashMap::new(),
             by_token: HashMap::new(),
             handshakes: BTreeMap::new(),
-            orphans: BTreeMap::new(),
-            closing: HashMap::new(),
+            orphans: Orphans::default(),
+            closing: Closing::default(),
             ready: VecDeque::new(),
             resets: VecDeque::new(),
-            next_host_port: FIRST_HOST_PORT,
+            next_host_port: *HOST_PORTS.start(),
             max_streams: MAX_STREAMS,
             complaints: 0,
         })
@@ -130,6 +128,7 @@ impl Muxer {
     /// What it had sent before still goes to the host.
     pub fn stop(&mut self) {
         self.serving = false;
+        self.gate = Gate::Open;
         let gone: Vec<_> = self.connections.keys().copied().collect();
         for ports in gone {
             let slot = self.remove(ports);
@@ -138,6 +137,36 @@ impl Muxer {
         self.handshakes.clear();
         self.closing.clear();
         self.resets.clear();
+    }
+
+    /// Keeps packets from the guest until [`Muxer::open_gate`]. Connections come
+    /// about all the same, and wait.
+    pub fn shut_gate(&mut self) {
+        self.gate = Gate::Shut;
+    }
+
+    /// Opens a gate that was shut at `until`, unless it has a time already.
+    pub fn limit_gate(&mut self, until: Instant) {
+        if self.gate == Gate::Shut {
+            self.gate = Gate::ShutUntil(until);
+            self.watch.tick();
+        }
+    }
+
+    /// Lets packets go to the guest.
+    pub fn open_gate(&mut self) {
+        self.gate = Gate::Open;
+    }
+
+    /// The host's port of the next connection that a host asks for.
+    pub fn next_host_port(&self) -> u32 {
+        self.next_host_port
+    }
+
+    /// Sets the host's port of the next connection that a host asks for, one of
+    /// [`HOST_PORTS`].
+    pub fn set_next_host_port(&mut self, port: u32) {
+        self.next_host_port = port;
     }
 
     /// Calls the event loop back at once, for work that was put off.
@@ -181,8 +210,8 @@ impl Muxer {
                             connection.has_room();
                         }
                         self.settle(ports);
-                    } else if self.orphans.contains_key(&token) {
-                        self.flush_orphan(token);
+                    } else if self.orphans.has(token) {
+                        self.orphans.flush(token, Instant::now());
                     } else {
                         self.advance(token, hung_up);
                     }
@@ -230,26 +259,25 @@ impl Muxer {
             self.settle(ports);
             return;
         }
-        let closing = self.closing.get_mut(&ports);
-        match (op, closing) {
-            (Op::Request, _) => {
-                self.closing.remove(&ports);
+        let closing = self.closing.has(ports);
+        match op {
+            Op::Request => {
+                self.closing.remove(ports);
                 self.connect_to_host(ports, header);
             }
-            (Op::Reset, _) => drop(self.closing.remove(&ports)),
-            (Op::Shutdown, Some(_)) if header.flags & SHUTDOWN_BOTH == SHUTDOWN_BOTH => {
-                self.closing.remove(&ports);
+            Op::Reset => self.closing.remove(ports),
+            Op::Shutdown if closing && header.flags & SHUTDOWN_BOTH == SHUTDOWN_BOTH => {
+                self.closing.remove(ports);
                 self.push_reset(HOST_CID, TYPE_STREAM, ports);
             }
-            // The guest is still reading what it has.
-            (_, Some(deadline)) => *deadline = Instant::now() + CLOSE_TIMEOUT,
-            (_, None) => self.push_reset(HOST_CID, TYPE_STREAM, ports),
+            _ if closing => self.closing.postpone(ports, Instant::now()),
+            _ => self.push_reset(HOST_CID, TYPE_STREAM, ports),
         }
     }
 
     /// Whether [`Muxer::next_packet`] may have a packet.
     pub fn has_packet(&self) -> bool {
-        !self.resets.is_empty() || !self.ready.is_empty()
+        self.gate == Gate::Open && (!self.resets.is_empty() || !self.ready.is_empty())
     }
 
     /// The next packet for the guest, its payload already in `room`, which is
@@ -340,8 +368,7 @@ impl Muxer {
             }
             Fate::Told => {
                 self.remove(ports);
-                if self.closing.len() < MAX_CLOSING {
-                    self.closing.insert(ports, Instant::now() + CLOSE_TIMEOUT);
+                if self.closing.insert(ports, Instant::now()) {
                     self.watch.tick();
                 } else {
                     self.push_reset(HOST_CID, TYPE_STREAM, ports);
@@ -384,7 +411,7 @@ impl Muxer {
     /// waits for a slow host; `false` if there is none.
     fn has_room(&mut self) -> bool {
         let streams = self.connections.len() + self.handshakes.len() + self.orphans.len();
-        streams < self.max_streams || self.orphans.pop_first().is_some()
+        streams < self.max_streams || self.orphans.drop_oldest()
     }
 
     fn connect_to_host(&mut self, ports: Ports, request: &Header) {
@@ -469,13 +496,13 @@ impl Muxer {
     fn free_host_port(&mut self, guest: u32) -> u32 {
         loop {
             let host = self.next_host_port;
-            self.next_host_port = if host == LAST_HOST_PORT {
-                FIRST_HOST_PORT
+            self.next_host_port = if host == *HOST_PORTS.end() {
+                *HOST_PORTS.start()
             } else {
                 host + 1
             };
             let ports = Ports { host, guest };
-            if !self.connections.contains_key(&ports) && !self.closing.contains_key(&ports) {
+            if !self.connections.contains_key(&ports) && !self.closing.has(ports) {
                 return host;
             }
         }
@@ -490,38 +517,19 @@ impl Muxer {
         }
         self.watch.want_room(stream.as_fd(), slot.token, true);
         self.watch.tick();
-        let orphan = Orphan {
-            stream,
-            backlog,
-            deadline: Instant::now() + ORPHAN_TIMEOUT,
-        };
-        self.orphans.insert(slot.token, orphan);
-    }
-
-    fn flush_orphan(&mut self, token: Token) {
-        let Some(orphan) = self.orphans.get_mut(&token) else {
-            return;
-        };
-        let before = orphan.backlog.len();
-        let flushed = orphan.backlog.flush(&orphan.stream);
-        if flushed.is_err() || orphan.backlog.is_empty() {
-            self.orphans.remove(&token);
-        } else if orphan.backlog.len() < before {
-            orphan.deadline = Instant::now() + ORPHAN_TIMEOUT;
-        }
+        self.orphans
+            .adopt(slot.token, stream, backlog, Instant::now());
     }
 
     /// Gives up on everything whose time is up at `now`.
     fn tick(&mut self, now: Instant) {
         self.handshakes.retain(|_, client| now < client.deadline);
-        self.orphans.retain(|_, orphan| now < orphan.deadline);
-        let silent: Vec<_> = self
-            .closing
-            .extract_if(|_, deadline| *deadline <= now)
-            .map(|(ports, _)| ports)
-            .collect();
-        for ports in silent {
+        self.orphans.tick(now);
+        for ports in self.closing.tick(now) {
             self.push_reset(HOST_CID, TYPE_STREAM, ports);
+        }
+        if matches!(self.gate, Gate::ShutUntil(until) if until <= now) {
+            self.gate = Gate::Open;
         }
         let unanswered: Vec<_> = self
             .connections
@@ -540,6 +548,7 @@ impl Muxer {
         if !self.handshakes.is_empty()
             || !self.orphans.is_empty()
             || !self.closing.is_empty()
+            || matches!(self.gate, Gate::ShutUntil(_))
             || self.connections.values().any(asking)
         {
             self.watch.tick();

@@ -1,5 +1,6 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
 
 use super::super::mock_guest::{CID, Socket};
 use super::*;
@@ -278,17 +279,17 @@ fn a_guest_that_never_receives_cannot_fill_the_hosts_memory() {
 #[test]
 fn host_ports_go_round() {
     let mut rig = Rig::new();
-    rig.muxer.next_host_port = LAST_HOST_PORT;
-    assert_eq!(rig.muxer.free_host_port(1), LAST_HOST_PORT);
-    assert_eq!(rig.muxer.free_host_port(1), FIRST_HOST_PORT);
+    rig.muxer.next_host_port = *HOST_PORTS.end();
+    assert_eq!(rig.muxer.free_host_port(1), *HOST_PORTS.end());
+    assert_eq!(rig.muxer.free_host_port(1), *HOST_PORTS.start());
     let taken = Ports {
-        host: FIRST_HOST_PORT + 1,
+        host: *HOST_PORTS.start() + 1,
         guest: 1,
     };
-    rig.muxer.closing.insert(taken, much_later());
-    assert_eq!(rig.muxer.free_host_port(1), FIRST_HOST_PORT + 2);
-    rig.muxer.next_host_port = FIRST_HOST_PORT + 1;
-    assert_eq!(rig.muxer.free_host_port(2), FIRST_HOST_PORT + 1);
+    rig.muxer.closing.insert(taken, Instant::now());
+    assert_eq!(rig.muxer.free_host_port(1), *HOST_PORTS.start() + 2);
+    rig.muxer.next_host_port = *HOST_PORTS.start() + 1;
+    assert_eq!(rig.muxer.free_host_port(2), *HOST_PORTS.start() + 1);
 }
 
 #[test]

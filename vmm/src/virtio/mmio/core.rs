@@ -79,7 +79,7 @@ impl Core {
     }
 
     /// Back to the state before the driver ever touched the device.
-    fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.stop();
         self.status = 0;
         self.device_page = FeaturePage::default();
@@ -116,16 +116,23 @@ impl Core {
         self.status & bits != 0
     }
 
-    fn features_acceptable(&self) -> bool {
+    pub fn features_acceptable(&self) -> bool {
         self.has(status::DRIVER)
             && self.accepted & !self.offered() == 0
             && self.accepted & VERSION_1 != 0
     }
 
+    /// The device has its environment.
+    pub fn started(&self) -> bool {
+        self.started
+    }
+
     fn start(&mut self) {
-        match self.start_device() {
+        match self
+            .set_up_queues()
+            .and_then(|queues| self.start_with(queues))
+        {
             Ok(()) => {
-                self.started = true;
                 // Buffers made available before now were notified, if at all,
                 // when nobody could serve them.
                 for index in 0..self.queues.len() {
@@ -136,21 +143,27 @@ impl Core {
         }
     }
 
-    fn start_device(&mut self) -> Result<(), DeviceFault> {
+    /// The queues as the driver described them, after checking that.
+    pub fn set_up_queues(&self) -> Result<Vec<Virtqueue>, DeviceFault> {
         let memory = Arc::new(self.memory.clone());
         let event_idx = self.accepted & RING_EVENT_IDX != 0;
-        let queues = self
-            .queues
+        self.queues
             .iter()
             .enumerate()
             .map(|(i, setup)| Virtqueue::new(i, setup, event_idx, Arc::clone(&memory)))
-            .collect::<Result<_, _>>()?;
+            .collect()
+    }
+
+    /// Moves `queues` into the device.
+    pub fn start_with(&mut self, queues: Vec<Virtqueue>) -> Result<(), DeviceFault> {
         self.device.start(DeviceEnv {
             memory: self.memory.clone(),
             queues,
             interrupt: Arc::clone(&self.interrupt),
             features: self.accepted,
-        })
+        })?;
+        self.started = true;
+        Ok(())
     }
 
     /// Takes a device out of service until the driver resets it (virtio 1.2

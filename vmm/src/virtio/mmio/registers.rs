@@ -19,6 +19,8 @@ pub(super) mod status {
     pub const FAILED: u32 = 128;
     /// The bits that the driver sets.
     pub const DRIVERS: u32 = ACKNOWLEDGE | DRIVER | DRIVER_OK | FEATURES_OK | FAILED;
+    /// All bits that there are.
+    pub const ALL: u32 = DRIVERS | NEEDS_RESET;
 }
 
 /// "virt", little-endian.
@@ -34,7 +36,7 @@ const CONFIG: u64 = 0x100;
 
 /// Which 32 of the feature bits a window shows.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct FeaturePage(u32);
+pub(super) struct FeaturePage(pub u32);
 
 impl FeaturePage {
     /// How far the page lies in the feature bits; pages past 64 bits are empty.

@@ -4,11 +4,15 @@
 //! Commands and registers are those of the IBM PS/2 Hardware Interface Technical
 //! Reference, "Keyboard and Auxiliary Device Controller".
 
+mod state;
+
 use std::collections::VecDeque;
 
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::bus::{BusDevice, Effect};
+
+pub use state::{ExpectsV1, I8042State, I8042V1};
 
 /// Ports that the device takes: the first is data, the last status and command.
 pub const LEN: u16 = 5;
