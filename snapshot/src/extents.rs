@@ -137,6 +137,15 @@ impl Extents {
         after > 0 && self.0[after - 1].end() > block
     }
 
+    /// The parts of its ranges that lie within `range`, in order.
+    pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let first = self.0.partition_point(|extent| extent.end() <= range.start);
+        self.0[first..]
+            .iter()
+            .map(move |extent| extent.start.max(range.start)..extent.end().min(range.end))
+            .take_while(|part| !part.is_empty())
+    }
+
     /// The blocks of `self` that are not in `other`.
     pub fn minus(&self, other: &Self) -> Self {
         let mut rest = Self::new();

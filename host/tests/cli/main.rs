@@ -3,7 +3,6 @@
 mod bed;
 mod console;
 mod failures;
-mod named;
 mod signals;
 mod streams;
 mod terminal;

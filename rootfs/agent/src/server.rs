@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use coppice_agent_protocol::{
@@ -70,10 +69,9 @@ enum Work {
 
 impl Server {
     /// Listens at `address`. From here on hosts can connect; they are served
-    /// by [`Self::run`]. The guest's files are below `root`.
+    /// by [`Self::run`].
     pub(crate) fn listen(
         address: &Address,
-        root: &Path,
         signals: Signals,
         mut hello: AgentHello,
     ) -> io::Result<Self> {
@@ -98,7 +96,7 @@ impl Server {
             ready,
             sessions: Slab::new(),
             work: VecDeque::new(),
-            env: Env::new(poller, Cgroups::open(), hello, root.to_owned()),
+            env: Env::new(poller, Cgroups::open(), hello),
             console: None,
             end: None,
         })

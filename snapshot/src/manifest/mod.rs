@@ -18,7 +18,6 @@ use serde_json::value::RawValue;
 
 use crate::draft::Draft;
 use crate::layer::LayerName;
-use crate::remedy::Remedy;
 
 /// A manifest may have no more bytes than this, most of which are the state.
 pub const MAX_LEN: u64 = 64 << 20;
@@ -87,7 +86,7 @@ pub struct SnapshotId([u8; 32]);
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// The host refused.
-    #[error("the snapshot {} could not be {what} ({source}){}", path.display(), Remedy(source))]
+    #[error("the snapshot {} could not be {what} ({source})", path.display())]
     Io {
         /// The manifest.
         path: PathBuf,

@@ -30,12 +30,21 @@ pub enum Fate {
 enum Phase {
     /// Requests.
     Open,
+    /// Nothing, until the request that it made has its answer.
+    Waits(Asked),
     /// Nothing: the last answer says so. What it sends all the same is read and
     /// ignored for a while, because closing a socket with unread bytes in it
     /// would make its next write fail before it has read the answer.
     Refused { ignored: usize },
     /// Nothing, and it has said that it will send nothing.
     Ended,
+}
+
+/// A request that has no answer yet.
+struct Asked {
+    /// Method and path, for the log.
+    what: String,
+    keep_alive: bool,
 }
 
 /// A connected client.
@@ -66,14 +75,15 @@ impl Connection {
         if self.waiting() > 0 {
             interest |= EventSet::OUT;
         }
-        if self.waiting() <= MAX_WAITING && !matches!(self.phase, Phase::Ended) {
+        let reads = !matches!(self.phase, Phase::Ended | Phase::Waits(_));
+        if self.waiting() <= MAX_WAITING && reads {
             interest |= EventSet::IN;
         }
         interest
     }
 
     /// Does all that can be done without waiting, up to a fair share.
-    pub fn serve(&mut self, handle: &mut dyn FnMut(Request) -> Answer) -> Fate {
+    pub fn serve(&mut self, handle: &mut dyn FnMut(Request) -> Option<Answer>) -> Fate {
         let mut turn = MAX_TURN;
         loop {
             if self.waiting() <= MAX_WAITING && self.take_request(handle) {
@@ -90,6 +100,8 @@ impl Connection {
                 continue;
             }
             match &self.phase {
+                // It is not read from meanwhile, so what it sends waits, too.
+                Phase::Waits(_) => return Fate::Goes,
                 Phase::Ended if self.waiting() == 0 => return Fate::Ends,
                 Phase::Ended => return Fate::Goes,
                 Phase::Refused { ignored } if *ignored > MAX_IGNORED => return Fate::Ends,
@@ -118,7 +130,7 @@ impl Connection {
     }
 
     /// Handles the next request if one is complete. True if there was one.
-    fn take_request(&mut self, handle: &mut dyn FnMut(Request) -> Answer) -> bool {
+    fn take_request(&mut self, handle: &mut dyn FnMut(Request) -> Option<Answer>) -> bool {
         if !matches!(self.phase, Phase::Open) {
             return false;
         }
@@ -135,19 +147,47 @@ impl Connection {
         true
     }
 
-    fn answer(&mut self, request: &http::HttpRequest, handle: &mut dyn FnMut(Request) -> Answer) {
+    fn answer(
+        &mut self,
+        request: &http::HttpRequest,
+        handle: &mut dyn FnMut(Request) -> Option<Answer>,
+    ) {
         let answer = match route(request) {
             Ok(request) => handle(request),
-            Err(text) => Answer::Fault(text),
+            Err(text) => Some(Answer::Fault(text)),
         };
-        if let Answer::Fault(text) = &answer {
-            log::warn!("refused {} {}: {text}", request.method, request.target);
+        let asked = Asked {
+            what: format!("{} {}", request.method, request.target),
+            // No answer to HEAD has a body, so a client would take ours for the
+            // beginning of the next answer if there were one.
+            keep_alive: request.keep_alive && request.method != "HEAD",
+        };
+        match answer {
+            None => self.phase = Phase::Waits(asked),
+            Some(answer) => self.finish(&asked, &answer),
         }
-        // No answer to HEAD has a body, so a client would take ours for the
-        // beginning of the next answer if there were one.
-        let keep_alive = request.keep_alive && request.method != "HEAD";
-        write_answer(&mut self.output, &answer, keep_alive);
-        if !keep_alive {
+    }
+
+    /// The client waits for an answer that comes later.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Waits(_))
+    }
+
+    /// Gives the client the answer that it waits for; call
+    /// [`Connection::serve`] then.
+    pub fn answer_later(&mut self, answer: &Answer) {
+        match std::mem::replace(&mut self.phase, Phase::Open) {
+            Phase::Waits(asked) => self.finish(&asked, answer),
+            other => self.phase = other,
+        }
+    }
+
+    fn finish(&mut self, asked: &Asked, answer: &Answer) {
+        if let Answer::Fault(text) = answer {
+            log::warn!("refused {}: {text}", asked.what);
+        }
+        write_answer(&mut self.output, answer, asked.keep_alive);
+        if !asked.keep_alive {
             self.phase = Phase::Refused { ignored: 0 };
         }
     }
@@ -159,7 +199,7 @@ impl Connection {
         match &mut self.phase {
             Phase::Open => self.decoder.push(&buffer[..count]),
             Phase::Refused { ignored } => *ignored += count,
-            Phase::Ended => (),
+            Phase::Ended | Phase::Waits(_) => (),
         }
         Ok(count)
     }

@@ -5,7 +5,9 @@
 //!            ┌──┐
 //!            │  ▼       InstanceStart                  Paused
 //!         Not started ────────────────▶ Running ◀────────────────▶ Paused
-//!                        (fails: stays)              Resumed
+//!              │         (fails: stays)              Resumed
+//!              │       /snapshot/load                    ▲
+//!              └─────────────────────────────────────────┘
 //! ```
 //!
 //! A request is carried out whole or changes nothing.
@@ -16,8 +18,8 @@ use serde_json::json;
 use super::Answer;
 use super::router::{ActionType, DrivePatch, Request, StateWanted};
 use crate::logger::Logger;
-use crate::machine::Events;
-use crate::spec::{LoggerConfig, Spec, SpecError, VsockConfig};
+use crate::machine::{Events, Snapshots};
+use crate::spec::{LoggerConfig, SnapshotCreate, SnapshotLoad, Spec, SpecError, VsockConfig};
 
 /// What the controller needs of a machine. Tests put a pretended one in its
 /// place.
@@ -50,6 +52,26 @@ pub trait MachineControl: Sized {
     /// # Errors
     /// The keyboard has no room for it.
     fn ctrl_alt_del(&self) -> Result<(), Self::Error>;
+
+    /// Makes the machine of a snapshot, which does not run yet, and says how it
+    /// is specified.
+    ///
+    /// # Errors
+    /// The snapshot is unusable, or this host cannot have its machine. Nothing
+    /// is left behind.
+    fn restore(load: &SnapshotLoad, events: &mut Events) -> Result<(Self, Spec), Self::Error>;
+
+    /// Begins a snapshot; the event loop comes back when it is done.
+    ///
+    /// # Errors
+    /// It cannot be made; the machine is as it was.
+    fn begin_snapshot(&mut self, request: &SnapshotCreate) -> Result<(), Self::Error>;
+
+    /// What became of the snapshot that was begun, if it is done.
+    fn finish_snapshot(&mut self) -> Option<Result<(), Self::Error>>;
+
+    /// Which snapshots are and were made.
+    fn snapshots(&self) -> Snapshots;
 }
 
 /// Why a machine was not started.
@@ -58,6 +80,12 @@ pub enum StartError<E: std::error::Error + 'static> {
     /// There is one already.
     #[error("the machine has been started already; InstanceStart works once")]
     Started,
+    /// Something was configured, and a snapshot brings all of it.
+    #[error(
+        "something has been configured already, and a snapshot brings its own configuration; \
+         load it in a new process, before anything but the logger"
+    )]
+    Configured,
     /// There is nothing to boot.
     #[error(
         "there is no kernel to boot; PUT /boot-source (boot-source in a configuration file) \
@@ -113,20 +141,21 @@ impl<M: MachineControl> Controller<M> {
         self.machine
     }
 
-    /// Carries out one request. `events` is where a machine that is started
+    /// Carries out one request; without an answer, [`Controller::finished`] has it
+    /// later. `events` is where a machine that is started
     /// adds what the event loop has to serve.
-    pub fn handle(&mut self, request: Request, events: &mut Events) -> Answer {
+    pub fn handle(&mut self, request: Request, events: &mut Events) -> Option<Answer> {
         log::debug!("request: {request:?}");
         let outcome = match request {
-            Request::GetInstance => return Answer::Json(self.instance()),
-            Request::GetVersion => return Answer::Json(version()),
-            Request::GetMachineConfig => return to_json(&self.spec.machine),
+            Request::GetInstance => return Some(Answer::Json(self.instance())),
+            Request::GetVersion => return Some(Answer::Json(version())),
+            Request::GetMachineConfig => return Some(to_json(&self.spec.machine)),
             Request::GetSpec => {
                 let logger = self.logger_config.as_ref();
-                return to_json(&FullConfig {
+                return Some(to_json(&FullConfig {
                     spec: &self.spec,
                     logger,
-                });
+                }));
             }
             Request::PutMachineConfig(config) => self.configure(|spec| {
                 config.check()?;
@@ -162,6 +191,19 @@ impl<M: MachineControl> Controller<M> {
             Request::PutLogger(config) => self.put_logger(config),
             Request::PatchDrive(patch) => self.patch_drive(&patch),
             Request::SetState(wanted) => self.set_state(wanted),
+            Request::GetSnapshot => {
+                let machine = self.machine.as_ref();
+                return Some(to_json(
+                    &machine.map_or_else(Snapshots::default, M::snapshots),
+                ));
+            }
+            Request::CreateSnapshot(request) => match self.create_snapshot(&request) {
+                Ok(()) => return None,
+                Err(text) => Err(text),
+            },
+            Request::LoadSnapshot(load) => {
+                self.load(&load, events).map_err(|error| error.to_string())
+            }
             Request::Act(ActionType::InstanceStart) => {
                 self.start(events).map_err(|error| error.to_string())
             }
@@ -170,10 +212,10 @@ impl<M: MachineControl> Controller<M> {
                 Err("metrics are not available yet in this version (FlushMetrics)".to_owned())
             }
         };
-        match outcome {
+        Some(match outcome {
             Ok(()) => Answer::Done,
             Err(text) => Answer::Fault(text),
-        }
+        })
     }
 
     /// Changes the specification, which is possible only before the start.
@@ -225,6 +267,51 @@ impl<M: MachineControl> Controller<M> {
         }
         .map_err(|error| chain(&error))?;
         self.paused = wanted == StateWanted::Paused;
+        Ok(())
+    }
+
+    fn create_snapshot(&mut self, request: &SnapshotCreate) -> Result<(), String> {
+        request.check().map_err(|error| error.to_string())?;
+        self.machine
+            .as_mut()
+            .ok_or_else(not_started)?
+            .begin_snapshot(request)
+            .map_err(|error| chain(&error))
+    }
+
+    /// The answer to the client that asked for a snapshot, when it is done.
+    pub fn finished(&mut self) -> Option<Answer> {
+        let result = self.machine.as_mut()?.finish_snapshot()?;
+        Some(match result {
+            Ok(()) => Answer::Done,
+            Err(error) => Answer::Fault(chain(&error)),
+        })
+    }
+
+    /// Restores the machine of a snapshot, and lets it run if that is asked for.
+    ///
+    /// # Errors
+    /// There is no machine then, and nothing is configured.
+    pub fn load(
+        &mut self,
+        load: &SnapshotLoad,
+        events: &mut Events,
+    ) -> Result<(), StartError<M::Error>> {
+        if self.machine.is_some() {
+            return Err(StartError::Started);
+        }
+        if self.spec != Spec::default() {
+            return Err(StartError::Configured);
+        }
+        load.check()?;
+        let (mut machine, spec) = M::restore(load, events).map_err(StartError::Machine)?;
+        if load.resume_vm {
+            machine.start().map_err(StartError::Machine)?;
+        }
+        self.machine = Some(machine);
+        self.spec = spec;
+        self.paused = !load.resume_vm;
+        log::info!("the machine of {:?} is restored", load.snapshot_path);
         Ok(())
     }
 

@@ -47,6 +47,25 @@ impl MachineControl for Pretended {
     fn ctrl_alt_del(&self) -> Result<(), Failed> {
         call("ctrl_alt_del")
     }
+    fn restore(_: &SnapshotLoad, _: &mut Events) -> Result<(Self, Spec), Failed> {
+        if FAILS.with(|fails| *fails.borrow()) {
+            return Err(Failed(std::io::Error::other("out of luck")));
+        }
+        let spec = Spec {
+            entropy: Some(EntropyConfig::default()),
+            ..Spec::default()
+        };
+        call("restore").map(|()| (Pretended, spec))
+    }
+    fn begin_snapshot(&mut self, _: &SnapshotCreate) -> Result<(), Failed> {
+        call("begin_snapshot")
+    }
+    fn finish_snapshot(&mut self) -> Option<Result<(), Failed>> {
+        Some(call("finish_snapshot"))
+    }
+    fn snapshots(&self) -> Snapshots {
+        Snapshots::default()
+    }
 }
 
 struct Bench {
@@ -73,7 +92,8 @@ impl Bench {
     }
 
     fn ask(&mut self, request: Request) -> Answer {
-        self.controller.handle(request, &mut self.events)
+        let answer = self.controller.handle(request, &mut self.events);
+        answer.expect("an answer at once")
     }
 
     fn get(&mut self, request: Request) -> serde_json::Value {

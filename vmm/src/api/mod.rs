@@ -26,12 +26,15 @@ mod socket;
 mod wake;
 
 pub use controller::{Controller, MachineControl, StartError};
+pub use machine::ControlError;
 pub use router::Request;
 pub use server::Server;
 pub use socket::SocketError;
 pub use wake::Wake;
 
-/// What a request comes to.
+/// What a request comes to. Whoever handles a request may also have no answer
+/// yet: then it comes by [`Server::answer_later`], the client's next request waits
+/// for it, and only one request at a time may be in that state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It was done, and there is nothing to say: status 204.

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::http::HttpRequest;
 use crate::spec::{
     BootSource, DriveConfig, EntropyConfig, LoggerConfig, MachineConfig, MachineConfigPatch,
-    RateLimiter, SerialConfig, VsockConfig, parse,
+    RateLimiter, SerialConfig, SnapshotCreate, SnapshotLoad, VsockConfig, parse,
 };
 
 /// What a client can ask for.
@@ -43,6 +43,12 @@ pub enum Request {
     Act(ActionType),
     /// `PATCH /vm`. Allowed after the start.
     SetState(StateWanted),
+    /// `GET /snapshot`. Allowed after the first snapshot.
+    GetSnapshot,
+    /// `PUT /snapshot/create`. Allowed when paused, or live when running.
+    CreateSnapshot(SnapshotCreate),
+    /// `PUT /snapshot/load`. Allowed before anything else was configured.
+    LoadSnapshot(Box<SnapshotLoad>),
 }
 
 /// Body of `PATCH /drives/{drive_id}`.
@@ -105,6 +111,9 @@ pub const ROUTES: &[(&str, &[&str])] = &[
     ("/logger", &["PUT"]),
     ("/actions", &["PUT"]),
     ("/vm", &["PATCH"]),
+    ("/snapshot", &["GET"]),
+    ("/snapshot/create", &["PUT"]),
+    ("/snapshot/load", &["PUT"]),
 ];
 
 /// First segments of paths that clients know from elsewhere.
@@ -113,7 +122,6 @@ const LATER: &[(&str, &str)] = &[
     ("balloon", "the balloon device is"),
     ("mmds", "the metadata service is"),
     ("metrics", "metrics are"),
-    ("snapshot", "snapshots are"),
     ("cpu-config", "a custom CPU template is"),
     ("pmem", "persistent memory is"),
     ("hotplug", "memory hotplug is"),
@@ -172,6 +180,9 @@ pub fn route(http: &HttpRequest) -> Result<Request, String> {
         ("PUT", ["logger"]) => parsed(body, Request::PutLogger),
         ("PUT", ["actions"]) => parsed(body, |body: Action| Request::Act(body.action_type)),
         ("PATCH", ["vm"]) => parsed(body, |body: VmPatch| Request::SetState(body.state)),
+        ("GET", ["snapshot"]) => Ok(Request::GetSnapshot),
+        ("PUT", ["snapshot", "create"]) => parsed(body, Request::CreateSnapshot),
+        ("PUT", ["snapshot", "load"]) => parsed(body, |body| Request::LoadSnapshot(Box::new(body))),
         (method, segments) => Err(unknown(method, path, segments)),
     }
 }

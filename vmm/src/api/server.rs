@@ -77,7 +77,7 @@ impl Server {
 
     /// Accepts who waits, reads what was sent, has `handle` carry out each
     /// request and sends the answers, all as far as it goes without waiting.
-    pub fn serve(&mut self, handle: &mut dyn FnMut(Request) -> Answer) {
+    pub fn serve(&mut self, handle: &mut dyn FnMut(Request) -> Option<Answer>) {
         let mut ready = [EpollEvent::default(); MAX_CONNECTIONS + 1];
         // A failure (EINTR) is no loss: the descriptor stays readable.
         let count = self.epoll.wait(0, &mut ready).unwrap_or(0);
@@ -89,7 +89,28 @@ impl Server {
         }
     }
 
-    fn serve_client(&mut self, token: u64, handle: &mut dyn FnMut(Request) -> Answer) {
+    /// Gives the client that was told to wait its answer, and goes on
+    /// with what it has sent since. One that has gone is not missed.
+    pub fn answer_later(
+        &mut self,
+        answer: &Answer,
+        handle: &mut dyn FnMut(Request) -> Option<Answer>,
+    ) {
+        let waiting: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, client)| client.connection.is_waiting())
+            .map(|(&token, _)| token)
+            .collect();
+        for token in waiting {
+            if let Some(client) = self.connections.get_mut(&token) {
+                client.connection.answer_later(answer);
+            }
+            self.serve_client(token, handle);
+        }
+    }
+
+    fn serve_client(&mut self, token: u64, handle: &mut dyn FnMut(Request) -> Option<Answer>) {
         self.clock += 1;
         // It may have lost its place to a newcomer within this very turn.
         let Some(client) = self.connections.get_mut(&token) else {

@@ -42,7 +42,7 @@ impl Bench {
         for _ in 0..8 {
             self.server.serve(&mut |_| {
                 self.handled += 1;
-                Answer::Done
+                Some(Answer::Done)
             });
         }
     }

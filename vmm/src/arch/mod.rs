@@ -3,6 +3,7 @@
 
 pub mod acpi;
 pub mod boot_params;
+pub mod cpu_facts;
 pub mod cpuid;
 pub mod layout;
 pub mod mptable;

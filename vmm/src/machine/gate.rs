@@ -62,6 +62,11 @@ impl Gate {
         self.changed.notify_all();
     }
 
+    /// Whether threads may run.
+    pub(super) fn is_open(&self) -> bool {
+        self.state.lock().wanted == Wanted::Run
+    }
+
     pub(super) fn run(&self) {
         self.set(Wanted::Run);
     }

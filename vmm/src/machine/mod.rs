@@ -11,19 +11,26 @@
 //! [`Machine::outcome`] says why; the vCPUs have left the guest or are about
 //! to, and [`Machine::stop`] is all that is left to call.
 
+mod chipset;
 mod gate;
 mod outcome;
+mod restore;
+mod saved;
+mod snapshot;
 mod threads;
 
 use std::io;
 use std::sync::Arc;
 
+use coppice_snapshot::{SnapshotId, Stack};
 use event_manager::{EventManager, MutEventSubscriber, SubscriberOps};
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, kvm_pit_config};
 use kvm_ioctls::{Kvm, VmFd};
-use vmm_sys_util::eventfd::EventFd;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 pub use outcome::Outcome;
+pub use restore::RestoreError;
+pub use snapshot::{Report, SnapshotError, Snapshots};
 
 use self::outcome::Ending;
 use self::threads::VcpuThreads;
@@ -31,11 +38,14 @@ use crate::arch::cpuid::{self, Topology};
 use crate::arch::layout;
 use crate::board::{self, Board, BoardError, BootImageError};
 use crate::devices::serial::{Serial, SerialSubscriber};
+use crate::devices::vmgenid::VmGenIdError;
+use crate::memory::tracker::Tracker;
 use crate::memory::{self, GuestMemory, MemoryError};
 use crate::spec::{Spec, SpecError};
+use crate::state::StateError;
 use crate::sys::kick;
 use crate::sys::kvm::{self, KvmError};
-use crate::vcpu::Vcpu;
+use crate::vcpu::{FillError, Vcpu};
 use crate::virtio::TransportSubscriber;
 
 /// The event loop that serves a machine's devices.
@@ -91,6 +101,15 @@ pub enum MachineError {
     /// The guest has ended.
     #[error("the guest has ended ({0}): there is nothing to pause or resume")]
     Ended(Outcome),
+    /// A state cannot be saved, or a saved one not be taken.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// This host cannot take the state of a vCPU.
+    #[error(transparent)]
+    Fill(#[from] FillError),
+    /// The machine cannot have an identity of its own.
+    #[error(transparent)]
+    Generation(#[from] VmGenIdError),
 }
 
 /// A machine. Dropping it without [`Machine::stop`] stops it too.
@@ -101,10 +120,20 @@ pub struct Machine {
     threads: VcpuThreads,
     board: Board,
     ending: Arc<Ending>,
-    /// Keeps the VM alive as long as the board's event descriptors are bound.
-    _vm: VmFd,
+    /// What it was built from.
+    spec: Spec,
+    /// The snapshot that it comes from, or the last that was made of it.
+    parent: Option<SnapshotId>,
+    tracker: Tracker,
+    /// The snapshot that is being written, if one is.
+    writing: Option<snapshot::Writing>,
+    snapshot_done: EventFd,
+    last_snapshot: Option<Report>,
+    kvm: Kvm,
+    /// Kept alive as long as the board's event descriptors are bound.
+    vm: VmFd,
     /// Mapped for as long as KVM may reach it.
-    _memory: GuestMemory,
+    memory: GuestMemory,
 }
 
 impl Machine {
@@ -130,9 +159,7 @@ impl Machine {
             .map_err(KvmError::call("tell what CPUs it supports"))?;
         let bits = cpuid::address_bits(supported.as_slice());
         let memory = memory::allocate(spec.machine.mem_size_mib as u64, bits)?;
-        let vm = new_vm(&kvm, &memory)?;
-
-        let board = Board::build(spec, &vm, &memory)?;
+        let (vm, board) = Self::assemble(&kvm, spec, &memory)?;
         let root = spec.drives.iter().find(|drive| drive.is_root_device);
         let entry = board::load_boot_image(&memory, source, root, &board.tables)?;
 
@@ -148,30 +175,54 @@ impl Machine {
         if let Some(boot_cpu) = vcpus.first() {
             boot_cpu.enter_kernel(entry)?;
         }
+        let tracker = Tracker::new(&memory, Stack::default());
+        let machine = Self::complete(kvm, vm, board, vcpus, memory, tracker, spec.clone())?;
+        machine.subscribe(events);
+        Ok(machine)
+    }
 
-        kick::install().map_err(|source| MachineError::Host {
-            what: "install a signal handler",
-            source,
-        })?;
-        let ending = Arc::new(Ending::new().map_err(|source| MachineError::Host {
-            what: "make an event descriptor",
-            source,
-        })?);
-        let threads = VcpuThreads::spawn(vcpus, &board.buses, &ending).map_err(|source| {
-            MachineError::Host {
-                what: "start a vCPU thread",
-                source,
-            }
-        })?;
-        let machine = Self {
+    /// The VM with its memory, and the devices on it: what booting, restoring
+    /// and forking have in common.
+    fn assemble(
+        kvm: &Kvm,
+        spec: &Spec,
+        memory: &GuestMemory,
+    ) -> Result<(VmFd, Board), MachineError> {
+        let vm = new_vm(kvm, memory)?;
+        let board = Board::build(spec, &vm, memory)?;
+        Ok((vm, board))
+    }
+
+    /// Gives each vCPU its thread. None of them runs yet.
+    fn complete(
+        kvm: Kvm,
+        vm: VmFd,
+        board: Board,
+        vcpus: Vec<Vcpu>,
+        memory: GuestMemory,
+        tracker: Tracker,
+        spec: Spec,
+    ) -> Result<Self, MachineError> {
+        let host = |what| move |source| MachineError::Host { what, source };
+        kick::install().map_err(host("install a signal handler"))?;
+        let ending = Arc::new(Ending::new().map_err(host("make an event descriptor"))?);
+        let snapshot_done = EventFd::new(EFD_NONBLOCK).map_err(host("make an event descriptor"))?;
+        let threads = VcpuThreads::spawn(vcpus, &board.buses, &ending)
+            .map_err(host("start a vCPU thread"))?;
+        Ok(Self {
             threads,
             board,
             ending,
-            _vm: vm,
-            _memory: memory,
-        };
-        machine.subscribe(events);
-        Ok(machine)
+            spec,
+            parent: None,
+            tracker,
+            writing: None,
+            snapshot_done,
+            last_snapshot: None,
+            kvm,
+            vm,
+            memory,
+        })
     }
 
     /// Puts the devices on the event loop.

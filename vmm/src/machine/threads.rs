@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::MachineError;
 use super::gate::Gate;
 use super::outcome::{Ending, Outcome};
@@ -19,6 +21,7 @@ const PAUSE_LIMIT: Duration = Duration::from_secs(5);
 /// One thread for each vCPU, at rest until resumed.
 pub(super) struct VcpuThreads {
     gate: Arc<Gate>,
+    vcpus: Vec<Arc<Mutex<Vcpu>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -33,20 +36,35 @@ impl VcpuThreads {
         let gate = Arc::new(Gate::new(vcpus.len()));
         let mut threads = Self {
             gate: gate.clone(),
+            vcpus: vcpus
+                .into_iter()
+                .map(|vcpu| Arc::new(Mutex::new(vcpu)))
+                .collect(),
             threads: Vec::new(),
         };
-        for vcpu in vcpus {
+        for vcpu in threads.vcpus.clone() {
+            let index = vcpu.lock().index();
             let (gate, buses, ending) = (gate.clone(), buses.clone(), ending.clone());
             let thread = Builder::new()
-                .name(format!("vcpu {}", vcpu.index()))
+                .name(format!("vcpu {index}"))
                 .spawn(move || {
                     let mut supervisor = Supervision { gate, ending };
-                    run_loop(vcpu, &buses, &mut supervisor);
+                    run_loop(&vcpu, &buses, &mut supervisor);
                     supervisor.gate.leave();
                 })?;
             threads.threads.push(thread);
         }
         Ok(threads)
+    }
+
+    /// The vCPUs. Their locks are free while they are at rest.
+    pub(super) fn vcpus(&self) -> &[Arc<Mutex<Vcpu>>] {
+        &self.vcpus
+    }
+
+    /// Whether the vCPUs may run.
+    pub(super) fn running(&self) -> bool {
+        self.gate.is_open()
     }
 
     pub(super) fn resume(&self) {
@@ -96,8 +114,8 @@ struct Supervision {
 }
 
 impl Supervisor for Supervision {
-    fn may_run(&mut self, vcpu: &Vcpu) -> bool {
-        self.gate.pass(|| vcpu.tell_paused())
+    fn may_run(&mut self, vcpu: &Mutex<Vcpu>) -> bool {
+        self.gate.pass(|| vcpu.lock().tell_paused())
     }
 
     fn panicked(&mut self) {

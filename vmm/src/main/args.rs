@@ -31,13 +31,16 @@ const LATER: &[&str] = &[
 const HELP: &str = "\
 coppice-vmm runs one microVM.
 
-usage: coppice-vmm [--api-sock PATH] [--id ID] [--config-file FILE [--no-api]] [LOG FLAGS]
+usage: coppice-vmm [--api-sock PATH] [--id ID] [LOG FLAGS]
+                   [--config-file FILE | --restore FILE] [--no-api]
        coppice-vmm --probe [--json]
        coppice-vmm --help | --version
 
       --api-sock PATH       Unix socket of the HTTP API (default /run/coppice.socket)
       --config-file FILE    configure the machine from this JSON file and start it
-      --no-api              no API socket; needs --config-file
+      --restore FILE        restore the machine of a snapshot: FILE has the JSON that
+                            PUT /snapshot/load takes
+      --no-api              no API socket; needs --config-file or --restore
       --id ID               name of the machine: up to 64 letters, digits and hyphens
       --http-api-max-payload-size BYTES
                             longest body of an API request (default 51200)
@@ -90,6 +93,8 @@ pub struct RunArgs {
     pub max_payload: usize,
     /// The configuration file of a machine to start at once.
     pub config_file: Option<PathBuf>,
+    /// What to restore at once.
+    pub restore: Option<PathBuf>,
     /// Changes to logging.
     pub logger: LoggerConfig,
 }
@@ -109,6 +114,7 @@ pub fn help() -> String {
 struct Flags {
     api_sock: Option<PathBuf>,
     config_file: Option<PathBuf>,
+    restore: Option<PathBuf>,
     id: Option<String>,
     max_payload: Option<usize>,
     no_api: bool,
@@ -149,6 +155,7 @@ impl Flags {
         match name {
             "api-sock" => once(name, &mut self.api_sock, path(name, parser)?),
             "config-file" => once(name, &mut self.config_file, path(name, parser)?),
+            "restore" => once(name, &mut self.restore, path(name, parser)?),
             "id" => once(name, &mut self.id, text(name, parser)?),
             "http-api-max-payload-size" => {
                 let bytes = number(name, parser)?;
@@ -184,9 +191,17 @@ impl Flags {
         if self.json {
             return Err("--json belongs to --probe".to_owned());
         }
-        if self.no_api && self.config_file.is_none() {
+        if self.no_api && self.config_file.is_none() && self.restore.is_none() {
             return Err(
-                "--no-api leaves nobody to configure the machine; add --config-file".into(),
+                "--no-api leaves nobody to configure the machine; add --config-file or --restore"
+                    .into(),
+            );
+        }
+        if self.config_file.is_some() && self.restore.is_some() {
+            return Err(
+                "--restore brings the configuration that the snapshot was made with; leave \
+                 --config-file out"
+                    .to_owned(),
             );
         }
         if self.no_api && self.api_sock.is_some() {
@@ -208,6 +223,7 @@ impl Flags {
             api_sock: (!self.no_api).then_some(api_sock),
             max_payload: self.max_payload.unwrap_or(DEFAULT_MAX_PAYLOAD),
             config_file: self.config_file,
+            restore: self.restore,
             logger: self.logger,
         })))
     }

@@ -33,6 +33,7 @@ fn everything_that_a_launcher_says() {
             id: "vm-1".to_owned(),
             api_sock: Some("/s".into()),
             max_payload: 4096,
+            restore: None,
             config_file: Some("/c".into()),
             logger: LoggerConfig {
                 log_path: Some("/l".into()),

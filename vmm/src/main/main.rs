@@ -7,10 +7,11 @@ mod signals;
 use std::path::Path;
 use std::process::ExitCode;
 
-use coppice_vmm::api::{Answer, Server, StartError, Wake, file};
+use coppice_vmm::api::{Answer, ControlError, Server, StartError, Wake, file};
 use coppice_vmm::logger::Logger;
-use coppice_vmm::machine::{Events, Machine, MachineError, Outcome};
+use coppice_vmm::machine::{Events, Machine, MachineError, Outcome, RestoreError};
 use coppice_vmm::probe::probe;
+use coppice_vmm::spec::{self, SnapshotLoad};
 use event_manager::SubscriberOps;
 
 use args::{Command, RunArgs};
@@ -94,6 +95,10 @@ fn run(args: &RunArgs) -> Result<Exit, Failure> {
     if let Some(path) = &args.config_file {
         configure(&mut controller, path, &mut events)?;
     }
+    let load = match &args.restore {
+        Some(path) => Some(read_load(path)?),
+        None => None,
+    };
     let mut server = match &args.api_sock {
         Some(path) => Some(
             Server::bind(path, args.max_payload)
@@ -103,6 +108,9 @@ fn run(args: &RunArgs) -> Result<Exit, Failure> {
     };
     if args.config_file.is_some() {
         controller.start(&mut events).map_err(start_failure)?;
+    }
+    if let Some(load) = &load {
+        controller.load(load, &mut events).map_err(start_failure)?;
     }
 
     events.add_subscriber(Box::new(Wake::on(&signals)));
@@ -138,7 +146,11 @@ fn serve(
         if let Some(outcome) = controller.machine().and_then(Machine::outcome) {
             return Ok(exit_for(&outcome));
         }
+        let finished = controller.finished();
         if let Some(server) = &mut server {
+            if let Some(answer) = finished {
+                server.answer_later(&answer, &mut |request| controller.handle(request, events));
+            }
             server.serve(&mut |request| controller.handle(request, events));
         }
     }
@@ -160,11 +172,21 @@ fn configure(controller: &mut Controller, path: &Path, events: &mut Events) -> R
     };
     let text = read_config_file(path).map_err(|error| refused(error.to_string()))?;
     for request in file::requests(&text).map_err(refused)? {
-        if let Answer::Fault(why) = controller.handle(request, events) {
+        if let Some(Answer::Fault(why)) = controller.handle(request, events) {
             return Err(refused(why));
         }
     }
     Ok(())
+}
+
+/// Reads what is to be restored: the body of `PUT /snapshot/load`.
+fn read_load(path: &Path) -> Result<SnapshotLoad, Failure> {
+    let refused = |why: String| Failure {
+        exit: Exit::BadConfiguration,
+        text: format!("the file {path:?} of what to restore was refused: {why}"),
+    };
+    let text = read_config_file(path).map_err(|error| refused(error.to_string()))?;
+    spec::parse(&text).map_err(|error| refused(error.to_string()))
 }
 
 fn read_config_file(path: &Path) -> std::io::Result<Vec<u8>> {
@@ -180,11 +202,16 @@ fn read_config_file(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(text)
 }
 
-fn start_failure(error: StartError<MachineError>) -> Failure {
-    let exit = match &error {
-        StartError::Machine(
-            MachineError::Kvm(_) | MachineError::Memory(_) | MachineError::Host { .. },
-        ) => Exit::HostTrouble,
+fn start_failure(error: StartError<ControlError>) -> Failure {
+    let machine = match &error {
+        StartError::Machine(ControlError::Machine(error))
+        | StartError::Machine(ControlError::Restore(RestoreError::Machine(error))) => Some(error),
+        _ => None,
+    };
+    let exit = match machine {
+        Some(MachineError::Kvm(_) | MachineError::Memory(_) | MachineError::Host { .. }) => {
+            Exit::HostTrouble
+        }
         _ => Exit::BadConfiguration,
     };
     Failure {

@@ -18,6 +18,7 @@ mod logger;
 mod machine;
 mod parse;
 mod serial;
+mod snapshot;
 mod vsock;
 
 pub use boot::BootSource;
@@ -29,14 +30,18 @@ pub use logger::{LogLevel, LoggerConfig};
 pub use machine::{CpuTemplate, HugePages, MachineConfig, MachineConfigPatch};
 pub use parse::parse;
 pub use serial::SerialConfig;
+pub use snapshot::{
+    DriveOverride, LoadHugePages, MemoryBackend, MemoryBackendType, NetworkOverride,
+    SerialOverride, SnapshotCreate, SnapshotLoad, SnapshotType, VsockOverride,
+};
 pub use vsock::VsockConfig;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A whole machine as it was asked for. Serialised, it is what `GET /vm/config`
 /// answers and has the form of a configuration file.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Spec {
     /// vCPUs and memory.
     #[serde(rename = "machine-config")]

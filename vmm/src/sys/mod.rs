@@ -3,6 +3,10 @@
 // in safe Rust; each unsafe block is one call with its proof beside it.
 
 pub mod file;
+pub mod fork;
 pub mod host;
 pub mod kick;
 pub mod kvm;
+pub mod map;
+pub mod pagemap;
+pub mod userfault;

@@ -1,0 +1,200 @@
+//! A machine from a snapshot: built from its specification, then filled.
+//!
+//! This is the fast path. The order of KVM's calls is that of
+//! [`Machine::assemble`]; nothing is asked of KVM that the snapshot knows, and
+//! no page is read that the guest does not touch.
+
+use std::path::{Path, PathBuf};
+
+use coppice_snapshot::{FindError, Kind, Manifest, ManifestError, Places, SnapshotId};
+
+use super::saved::MachineState;
+use super::{Events, Machine, MachineError};
+use crate::arch::cpu_facts::{CpuFacts, CpuMismatch};
+use crate::devices::vmgenid::VmGenIdError;
+use crate::memory::tracker::Tracker;
+use crate::memory::{self, MemoryError, layers};
+use crate::spec::{SerialConfig, SnapshotLoad, Spec, SpecError};
+use crate::state::{self, StateError};
+use crate::sys::kvm::{self, KvmError};
+use crate::vcpu::Vcpu;
+
+/// Why a snapshot cannot be restored. Nothing is left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The manifest.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// A layer.
+    #[error(transparent)]
+    Layers(#[from] FindError),
+    /// The specification in the manifest, or an override.
+    #[error("in the snapshot {}: {source}", path.display())]
+    Spec {
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong.
+        source: SpecError,
+    },
+    /// The snapshot contradicts itself.
+    #[error("the snapshot {} is damaged: {what}; make it anew", path.display())]
+    Damaged {
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// An override names something that the machine does not have.
+    #[error("{what} is overridden, but the snapshot's machine has none; leave it out")]
+    NoSuchDevice {
+        /// The device.
+        what: String,
+    },
+    /// The processors differ.
+    #[error(transparent)]
+    Cpu(#[from] CpuMismatch),
+    /// The layers cannot be mapped.
+    #[error("the layers of the machine's memory could not be mapped ({0})")]
+    Map(std::io::Error),
+    /// The machine cannot be built.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+}
+
+impl From<KvmError> for RestoreError {
+    fn from(error: KvmError) -> Self {
+        Self::Machine(error.into())
+    }
+}
+
+impl From<MemoryError> for RestoreError {
+    fn from(error: MemoryError) -> Self {
+        Self::Machine(error.into())
+    }
+}
+
+impl From<StateError> for RestoreError {
+    fn from(error: StateError) -> Self {
+        Self::Machine(error.into())
+    }
+}
+
+impl From<VmGenIdError> for RestoreError {
+    fn from(error: VmGenIdError) -> Self {
+        Self::Machine(error.into())
+    }
+}
+
+impl Machine {
+    /// Restores the machine of a snapshot and subscribes its devices to
+    /// `events`. Its vCPUs do not run yet. Returns its specification, too.
+    ///
+    /// # Errors
+    /// See [`RestoreError`].
+    pub fn restore(load: &SnapshotLoad, events: &mut Events) -> Result<(Self, Spec), RestoreError> {
+        let path = load.snapshot_path.as_path();
+        let (manifest, id) = Manifest::read(path)?;
+        let spec = specification(&manifest, load)?;
+        let state: MachineState = state::decode("the machine", &manifest.state)?;
+        check_processors(&manifest, &state, path)?;
+        let stack = places(load).open(Kind::Memory, &manifest.memory)?;
+
+        let kvm = kvm::open()?;
+        let memory = memory::map(spec.machine.mem_size_mib as u64)?;
+        if layers::blocks(&memory) != manifest.memory.blocks {
+            let what = format!(
+                "its memory has {} pages, and its specification says {} MiB",
+                manifest.memory.blocks, spec.machine.mem_size_mib
+            );
+            return Err(damaged(path, what));
+        }
+        layers::map_stack(&memory, &stack).map_err(RestoreError::Map)?;
+        let (vm, board) = Self::assemble(&kvm, &spec, &memory)?;
+        let vcpus = (0..spec.machine.vcpu_count)
+            .map(|index| Vcpu::new(&vm, index))
+            .collect::<Result<Vec<_>, _>>()?;
+        let tracker = Tracker::new(&memory, stack);
+        let mut machine = Self::complete(kvm, vm, board, vcpus, memory, tracker, spec.clone())?;
+        machine.parent = Some(id);
+        machine.fill(state, load.clock_realtime)?;
+        machine.board.vmgenid.renew(&machine.memory)?;
+        machine.after_restore();
+        machine.subscribe(events);
+        Ok((machine, spec))
+    }
+
+    /// The snapshot that this machine was restored from, or the last that was
+    /// made of it.
+    pub fn parent(&self) -> Option<SnapshotId> {
+        self.parent
+    }
+}
+
+fn damaged(path: &Path, what: String) -> RestoreError {
+    RestoreError::Damaged {
+        path: path.to_owned(),
+        what,
+    }
+}
+
+/// Where layers may be.
+fn places(load: &SnapshotLoad) -> Places {
+    let memory = load.memory_file().cloned();
+    let dir_of = |path: &Path| path.parent().map(Path::to_owned);
+    let dirs = [Some(load.snapshot_path.as_path()), memory.as_deref()];
+    Places {
+        dirs: dirs.into_iter().flatten().filter_map(dir_of).collect(),
+        memory,
+        store: load.store_path.clone(),
+    }
+}
+
+/// The specification with the overrides in it.
+fn specification(manifest: &Manifest, load: &SnapshotLoad) -> Result<Spec, RestoreError> {
+    let path = load.snapshot_path.as_path();
+    let mut spec: Spec = serde_json::from_str(manifest.info.machine.get())
+        .map_err(|error| damaged(path, format!("its specification is unreadable ({error})")))?;
+    if let Some(vsock) = &load.vsock_override {
+        let config = spec.vsock.as_mut().ok_or_else(|| no_such("vsock"))?;
+        config.uds_path.clone_from(&vsock.uds_path);
+    }
+    for drive in &load.drive_overrides {
+        let same = |config: &&mut crate::spec::DriveConfig| config.drive_id == drive.drive_id;
+        let config = spec.drives.iter_mut().find(same);
+        let config = config.ok_or_else(|| no_such(&format!("drive {:?}", drive.drive_id)))?;
+        config.path_on_host.clone_from(&drive.path_on_host);
+    }
+    if let Some(serial) = &load.serial_override {
+        spec.serial = Some(SerialConfig {
+            serial_out_path: Some(serial.serial_out_path.clone()),
+            ..spec.serial.unwrap_or_default()
+        });
+    }
+    spec.check().map_err(|source| RestoreError::Spec {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(spec)
+}
+
+fn no_such(what: &str) -> RestoreError {
+    RestoreError::NoSuchDevice {
+        what: what.to_owned(),
+    }
+}
+
+fn check_processors(
+    manifest: &Manifest,
+    state: &MachineState,
+    path: &Path,
+) -> Result<(), RestoreError> {
+    let saved: CpuFacts = serde_json::from_str(manifest.info.cpu.get()).map_err(|error| {
+        damaged(
+            path,
+            format!("its facts of processors are unreadable ({error})"),
+        )
+    })?;
+    let MachineState::V1(state) = state;
+    let guest = state.vcpus.first().map_or(&[][..], |vcpu| vcpu.cpuid());
+    Ok(saved.suffices(&CpuFacts::of_host(), guest)?)
+}

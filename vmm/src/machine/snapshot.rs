@@ -1,0 +1,480 @@
+//! Snapshots of a machine, also of one that runs.
+//!
+//! ```text
+//! machine  ──runs──┤ pause: save state, fork ├──runs on──────────────────────▶
+//! helper                                     └─ writes changed pages ─┐
+//! thread                                      waits ──────────────────┴─ layer,
+//!                                                              manifest, done
+//! ```
+//!
+//! The new memory layer appears under its name before the manifest that names
+//! it, each whole or not at all, and what was there before stays until the
+//! manifest is in place. So at any moment there is the old snapshot or the new
+//! one.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::thread::Builder;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use coppice_snapshot::{
+    Content, Draft, Info, Kind, Layer, LayerError, LayerRef, Manifest, ManifestError, Naming,
+    SnapshotId, Stack, StackRef,
+};
+use serde::Serialize;
+use vmm_sys_util::eventfd::EventFd;
+
+use super::saved::MachineState;
+use super::{Machine, MachineError};
+use crate::arch::cpu_facts::CpuFacts;
+use crate::memory::copy::CopyError;
+use crate::memory::tracker::Running;
+use crate::spec::{SnapshotCreate, SnapshotType, Spec};
+use crate::state::{self, StateError};
+
+/// Why there is no snapshot. The machine is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// One at a time.
+    #[error("a snapshot of this machine is being written; wait until it is done")]
+    Busy,
+    /// The machine runs and that was not asked for.
+    #[error(
+        "the machine runs; pause it first (PATCH /vm), or set live to have it paused only for as \
+         long as a fork of its process takes"
+    )]
+    Running,
+    /// A path names something that the machine uses.
+    #[error(
+        "{field} is {}, which is {used}; choose another path",
+        path.display()
+    )]
+    InUse {
+        /// `snapshot_path` or `mem_file_path`.
+        field: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        used: String,
+    },
+    /// A file cannot be made.
+    #[error(
+        "{} could not be {what} ({source}): its directory must exist, be writable and have room",
+        path.display()
+    )]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// "created", "replaced" …
+        what: &'static str,
+        /// The host's answer.
+        source: io::Error,
+    },
+    /// The machine could not be paused or saved.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// Its memory could not be copied.
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    /// The layer could not be completed.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    /// The manifest could not be written.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// The state has no encoding.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The thread that writes it is gone.
+    #[error("the thread that writes the snapshot ended early; see the log, and try again")]
+    Lost,
+}
+
+/// What became of the last snapshot, for those who measure.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The snapshot's id.
+    pub id: SnapshotId,
+    /// For how long no vCPU ran, in microseconds.
+    pub pause_us: u64,
+    /// How long the fork within the pause took, in microseconds.
+    pub fork_us: u64,
+    /// From the request to the manifest's being in place, in microseconds.
+    pub total_us: u64,
+    /// Blocks of 4 KiB that the new memory layer holds.
+    pub held_blocks: u64,
+    /// Those of them whose bytes are in the file.
+    pub data_blocks: u64,
+    /// The name of the new memory layer.
+    pub memory_layer: String,
+}
+
+/// What `GET /snapshot` answers.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Snapshots {
+    /// One is being written.
+    pub writing: bool,
+    /// The last that was made by this process.
+    pub last: Option<Report>,
+}
+
+/// A snapshot that is being written.
+pub(super) struct Writing {
+    result: Receiver<Result<Written, SnapshotError>>,
+}
+
+/// What the thread hands back.
+struct Written {
+    report: Report,
+    memory: Stack,
+}
+
+impl Machine {
+    /// Begins a snapshot. When this returns, the machine is in the state that it
+    /// was in before, and the rest happens beside it: [`Machine::snapshot_done`]
+    /// becomes readable, and then [`Machine::finish_snapshot`] says what became
+    /// of it.
+    ///
+    /// # Errors
+    /// See [`SnapshotError`]; nothing has changed then.
+    pub fn begin_snapshot(&mut self, request: &SnapshotCreate) -> Result<(), SnapshotError> {
+        let began = Instant::now();
+        self.refuse_if_ended()?;
+        if self.writing.is_some() {
+            return Err(SnapshotError::Busy);
+        }
+        let runs = self.threads.running();
+        if runs && !request.live {
+            return Err(SnapshotError::Running);
+        }
+        let targets = Targets::check(request, &self.spec)?;
+        let draft = Draft::beside(&targets.memory).map_err(|source| SnapshotError::File {
+            path: targets.memory.clone(),
+            what: "created",
+            source,
+        })?;
+        let full = request.snapshot_type == SnapshotType::Full;
+        let plan = self.tracker.plan(full)?;
+
+        let paused = Instant::now();
+        self.threads.pause()?;
+        let frozen = self.save().map_err(SnapshotError::from).and_then(|state| {
+            let forked = Instant::now();
+            let running = self.tracker.start(plan, draft.file())?;
+            Ok((state, running, forked.elapsed()))
+        });
+        if runs {
+            self.threads.resume();
+        }
+        let pause = if runs {
+            paused.elapsed()
+        } else {
+            Duration::ZERO
+        };
+        let (state, mut running, fork) = frozen?;
+        self.tracker.proceed(&mut running)?;
+
+        let job = Job {
+            running,
+            draft,
+            targets,
+            naming: match request.local {
+                true => Naming::Unique,
+                false => Naming::Content,
+            },
+            state,
+            spec: self.spec.clone(),
+            parent: self.parent,
+            began,
+            pause,
+            fork,
+        };
+        let (sender, result) = sync_channel(1);
+        let done = self.snapshot_done.try_clone();
+        let spawned = done.and_then(|done| {
+            Builder::new().name("snapshot".to_owned()).spawn(move || {
+                // Fails only if nobody waits any more: the machine is gone.
+                let _ = sender.send(job.write());
+                raise(&done);
+            })
+        });
+        spawned.map_err(|source| MachineError::Host {
+            what: "start a thread for the snapshot",
+            source,
+        })?;
+        self.writing = Some(Writing { result });
+        Ok(())
+    }
+
+    /// Becomes readable when a snapshot is done.
+    pub fn snapshot_done(&self) -> &EventFd {
+        &self.snapshot_done
+    }
+
+    /// What became of the snapshot that was begun, if it is done.
+    pub fn finish_snapshot(&mut self) -> Option<Result<(), SnapshotError>> {
+        let writing = self.writing.as_ref()?;
+        let result = match writing.result.try_recv() {
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => Err(SnapshotError::Lost),
+            Ok(result) => result,
+        };
+        // An error means that it was read before.
+        let _ = self.snapshot_done.read();
+        self.writing = None;
+        Some(result.map(|written| {
+            let report = written.report;
+            log::info!(
+                "snapshot {} is written: the machine was paused for {} us, {} of them for the \
+                 fork; {} blocks held; {} us in all",
+                report.id,
+                report.pause_us,
+                report.fork_us,
+                report.held_blocks,
+                report.total_us
+            );
+            self.parent = Some(report.id);
+            self.last_snapshot = Some(report);
+            self.tracker.kept(written.memory);
+        }))
+    }
+
+    /// Which snapshots are and were made of it.
+    pub fn snapshots(&self) -> Snapshots {
+        Snapshots {
+            writing: self.writing.is_some(),
+            last: self.last_snapshot.clone(),
+        }
+    }
+}
+
+fn raise(done: &EventFd) {
+    // It can only fail when the counter is full, and then it is readable.
+    let _ = done.write(1);
+}
+
+/// Where a snapshot goes.
+struct Targets {
+    manifest: PathBuf,
+    memory: PathBuf,
+}
+
+impl Targets {
+    /// Absolute paths, of which none is a file that the machine needs for
+    /// something else.
+    fn check(request: &SnapshotCreate, spec: &Spec) -> Result<Self, SnapshotError> {
+        let absolute = |path: &Path| {
+            std::path::absolute(path).map_err(|source| SnapshotError::File {
+                path: path.to_owned(),
+                what: "located",
+                source,
+            })
+        };
+        let targets = Self {
+            manifest: absolute(&request.snapshot_path)?,
+            memory: absolute(&request.mem_file_path)?,
+        };
+        let named = [
+            ("snapshot_path", &targets.manifest),
+            ("mem_file_path", &targets.memory),
+        ];
+        for (field, path) in named {
+            let in_use = |used: String| SnapshotError::InUse {
+                field,
+                path: path.clone(),
+                used,
+            };
+            let Ok(metadata) = fs::metadata(path) else {
+                continue;
+            };
+            if !metadata.is_file() {
+                return Err(in_use("not a regular file".into()));
+            }
+            let same = |other: &Path| {
+                fs::metadata(other).is_ok_and(|other| {
+                    (other.dev(), other.ino()) == (metadata.dev(), metadata.ino())
+                })
+            };
+            for drive in &spec.drives {
+                if same(&drive.path_on_host) {
+                    return Err(in_use(format!("the file of drive {:?}", drive.drive_id)));
+                }
+            }
+            if let Some(boot) = &spec.boot {
+                if same(&boot.kernel_image_path) {
+                    return Err(in_use("the machine's kernel".into()));
+                }
+                if boot.initrd_path.as_deref().is_some_and(same) {
+                    return Err(in_use("the machine's initrd".into()));
+                }
+            }
+        }
+        if let (Ok(one), Ok(other)) = (
+            fs::metadata(&targets.manifest),
+            fs::metadata(&targets.memory),
+        ) && (one.dev(), one.ino()) == (other.dev(), other.ino())
+        {
+            return Err(SnapshotError::InUse {
+                field: "mem_file_path",
+                path: targets.memory,
+                used: "the file that snapshot_path names".into(),
+            });
+        }
+        Ok(targets)
+    }
+}
+
+/// What is left to do when the machine runs again.
+struct Job {
+    running: Running,
+    draft: Draft,
+    targets: Targets,
+    naming: Naming,
+    state: MachineState,
+    spec: Spec,
+    parent: Option<SnapshotId>,
+    began: Instant,
+    pause: Duration,
+    fork: Duration,
+}
+
+impl Job {
+    /// Waits for the helper, completes the layer and writes the manifest.
+    fn write(self) -> Result<Written, SnapshotError> {
+        let state = state::encode("the machine", &self.state)?;
+        let (copied, base) = self.running.finish()?;
+        let content = Content {
+            kind: Kind::Memory,
+            blocks: copied.blocks,
+            held: copied.held,
+            zero: copied.zero,
+        };
+        let kept = Kept::keep(&self.targets.memory, &base)?;
+        let layer = Arc::new(content.publish(self.draft, self.naming)?);
+        let memory = base.with(layer.clone());
+        let info = Info {
+            created_ms: now_ms(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            parent: self.parent,
+            cpu: raw(&CpuFacts::of_host())?,
+            machine: raw(&self.spec)?,
+        };
+        let manifest = Manifest {
+            info,
+            memory: refer(&memory, &kept),
+            disks: Vec::new(),
+            state,
+        };
+        let id = manifest.write(&self.targets.manifest)?;
+        kept.settle();
+        let report = Report {
+            id,
+            pause_us: micros(self.pause),
+            fork_us: micros(self.fork),
+            total_us: micros(self.began.elapsed()),
+            held_blocks: layer.held().blocks(),
+            data_blocks: layer.data().blocks(),
+            memory_layer: layer.name().to_string(),
+        };
+        Ok(Written { report, memory })
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0))
+}
+
+fn raw(value: &impl Serialize) -> Result<Box<serde_json::value::RawValue>, SnapshotError> {
+    serde_json::value::to_raw_value(value).map_err(|error| {
+        let what = "the machine's specification".to_owned();
+        let why = error.to_string();
+        SnapshotError::State(StateError::NotNow { what, why })
+    })
+}
+
+/// The layers of `stack` by name and place.
+fn refer(stack: &Stack, kept: &Kept) -> StackRef {
+    let layers = stack.layers();
+    StackRef {
+        blocks: layers.first().map_or(0, |layer| layer.blocks()),
+        layers: layers
+            .iter()
+            .map(|layer| LayerRef {
+                name: layer.name(),
+                path: kept.place(layer),
+            })
+            .collect(),
+    }
+}
+
+/// A layer that lies where the new one is about to be, kept under its own name
+/// beside it.
+struct Kept {
+    /// The old layer's name and its second path, if there was one.
+    old: Option<(coppice_snapshot::LayerName, PathBuf)>,
+    /// The new snapshot needs it, too.
+    needed: bool,
+}
+
+impl Kept {
+    /// Keeps what is at `target`, if it is a layer.
+    fn keep(target: &Path, base: &Stack) -> Result<Self, SnapshotError> {
+        let Ok(old) = Layer::open(target) else {
+            // Nothing, or nothing of ours.
+            return Ok(Self {
+                old: None,
+                needed: false,
+            });
+        };
+        let second = target.with_file_name(old.name().to_string());
+        let needed = base.layers().iter().any(|layer| layer.name() == old.name());
+        if second.as_path() == target {
+            return Ok(Self { old: None, needed });
+        }
+        match fs::hard_link(target, &second) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => {
+                return Err(SnapshotError::File {
+                    path: second,
+                    what: "linked to the layer that is replaced",
+                    source,
+                });
+            }
+        }
+        Ok(Self {
+            old: Some((old.name(), second)),
+            needed,
+        })
+    }
+
+    /// Where `layer` lies now.
+    fn place(&self, layer: &Layer) -> PathBuf {
+        match &self.old {
+            Some((name, second)) if *name == layer.name() => second.clone(),
+            _ => std::path::absolute(layer.path()).unwrap_or_else(|_| layer.path().to_owned()),
+        }
+    }
+
+    /// The new snapshot is in place.
+    fn settle(self) {
+        if let Some((_, second)) = self.old
+            && !self.needed
+            && let Err(error) = fs::remove_file(&second)
+        {
+            log::warn!(
+                "{} is not needed and cannot be removed: {error}",
+                second.display()
+            );
+        }
+    }
+}
