@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use crate::place::{program, require_kvm};
 use crate::scratch::{Scratch, processes_with};
@@ -28,6 +28,13 @@ pub struct Ended {
 /// `coppice` with these arguments.
 pub fn coppice(args: &[&str]) -> Run {
     let scratch = Scratch::new();
+    let command = coppice_in(&scratch, args);
+    Run { scratch, command }
+}
+
+/// `coppice` with these arguments, of a user whose machines have their
+/// directories in `scratch`.
+pub fn coppice_in(scratch: &Scratch, args: &[&str]) -> Command {
     let mut command = Command::new(program("coppice"));
     command
         .args(args)
@@ -35,7 +42,19 @@ pub fn coppice(args: &[&str]) -> Run {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    Run { scratch, command }
+    command
+}
+
+impl Ended {
+    /// What a process that has ended wrote.
+    pub fn of(output: Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self {
+            code: output.status.code(),
+            stdout: text(&output.stdout),
+            stderr: text(&output.stderr),
+        }
+    }
 }
 
 /// `coppice run` of a command in the minimal image; `args` end with it.
@@ -61,12 +80,7 @@ impl Run {
     pub fn end_of(&self, child: Child) -> Ended {
         let output = child.wait_with_output().expect("it is our child");
         self.assert_nothing_left();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ended {
-            code: output.status.code(),
-            stdout: text(&output.stdout),
-            stderr: text(&output.stderr),
-        }
+        Ended::of(output)
     }
 
     /// The process of the machine, once it runs.

@@ -25,7 +25,7 @@ mod scratch;
 
 pub use agent::Done;
 pub use api::Answer;
-pub use coppice::{Ended, Run, coppice, run};
+pub use coppice::{Ended, Run, coppice, coppice_in, run};
 pub use guest::{Guest, Kernel};
 pub use initrd::Initrd;
 pub use machine::{End, Machine, refusal};
