@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use vm_memory::{ByteValued, Bytes as _};
+use vm_memory::{ByteValued, Bytes as _, GuestMemoryBackend as _, GuestMemoryRegion as _};
 
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -36,6 +36,21 @@ pub fn guest_memory() -> GuestMemory {
         (Gpa(HIGH_START), 1 << 20),
     ])
     .expect("memory for a test")
+}
+
+/// Memory of its own with the same content as `memory`, which is that of
+/// [`guest_memory`], as a restored machine has.
+pub fn copy_of(memory: &GuestMemory) -> GuestMemory {
+    let copy = guest_memory();
+    for region in memory.iter() {
+        let mut content = vec![0; region.len() as usize];
+        memory
+            .read_slice(&mut content, region.start_addr())
+            .expect("in memory");
+        copy.write_slice(&content, region.start_addr())
+            .expect("in memory");
+    }
+    copy
 }
 
 /// One entry of a descriptor table (virtio 1.2 §2.7.5).
@@ -128,6 +143,14 @@ impl MockDriver {
             .write_slice(&zeroes, Gpa(driver.base()))
             .expect("in memory");
         driver
+    }
+
+    /// The same driver in a machine that was restored with `memory`.
+    pub fn moved_to(&self, memory: &GuestMemory) -> Self {
+        Self {
+            memory: memory.clone(),
+            ..*self
+        }
     }
 
     fn base(&self) -> u64 {

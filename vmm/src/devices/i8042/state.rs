@@ -105,3 +105,7 @@ impl I8042 {
         self.interrupt();
     }
 }
+
+#[cfg(test)]
+#[path = "state_test.rs"]
+mod tests;

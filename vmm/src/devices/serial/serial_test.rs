@@ -246,3 +246,68 @@ fn wide_accesses_mean_nothing() {
     assert_eq!(out, [0xff; 2]);
     assert_eq!(w.serial.lock().write(DATA, &[1, 2]), Effect::None);
 }
+
+#[test]
+fn a_restored_port_raises_its_interrupt_when_the_vcpus_are_about_to_run() {
+    let (reader, writer) = pipe();
+    let mut w = wired(None, Some(reader));
+    w.write(INTERRUPT_ENABLE, 0b01);
+    File::from(writer)
+        .write_all(b"hi")
+        .expect("a pipe holds that");
+    w.settle();
+
+    let child = wired(None, None);
+    child
+        .serial
+        .lock()
+        .restore(w.serial.lock().save())
+        .expect("it is sound");
+    assert!(!child.interrupted(), "not before the controllers");
+    child.serial.lock().after_restore();
+    assert!(child.interrupted());
+    assert_eq!(child.receive(), b"hi");
+
+    let quiet = wired(None, None);
+    quiet
+        .serial
+        .lock()
+        .restore(child.serial.lock().save())
+        .expect("it is sound");
+    quiet.serial.lock().after_restore();
+    assert!(!quiet.interrupted(), "there is no reason left");
+}
+
+#[test]
+fn input_flows_into_a_restored_port_as_the_guest_reads() {
+    let (reader, writer) = pipe();
+    let mut w = wired(None, Some(reader));
+    File::from(writer)
+        .write_all(&[b'a'; 100])
+        .expect("a pipe holds that");
+    w.settle();
+    let state = w.serial.lock().save();
+
+    // Its FIFO is full from the start.
+    let (reader, writer) = pipe();
+    let line = EventFd::new(libc::EFD_NONBLOCK).expect("an eventfd");
+    let console = Console::new(None, Some(reader)).expect("a console");
+    let mut serial = Serial::new(line.try_clone().expect("a second descriptor"), console);
+    serial.restore(state).expect("it is sound");
+    let serial = Arc::new(Mutex::new(serial));
+    let mut events = EventManager::new().expect("an event loop");
+    events.add_subscriber(SerialSubscriber::new(serial.clone()));
+    let mut child = Wired {
+        serial,
+        line,
+        events,
+    };
+    File::from(writer)
+        .write_all(b"b")
+        .expect("a pipe holds that");
+    child.settle();
+    let old = child.receive();
+    assert!(old.len() >= 64 && old.iter().all(|&byte| byte == b'a'));
+    child.settle();
+    assert_eq!(child.receive(), b"b");
+}

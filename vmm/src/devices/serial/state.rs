@@ -107,3 +107,7 @@ impl TryFrom<UartState> for Uart {
         Ok(uart)
     }
 }
+
+#[cfg(test)]
+#[path = "state_test.rs"]
+mod tests;

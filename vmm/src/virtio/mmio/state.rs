@@ -245,3 +245,7 @@ impl Core {
         self.start_with(queues)
     }
 }
+
+#[cfg(test)]
+#[path = "state_test.rs"]
+mod tests;
