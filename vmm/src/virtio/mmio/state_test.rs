@@ -398,7 +398,7 @@ fn what_cannot_be_is_refused_by_name_and_leaves_the_device_as_after_a_reset() {
         (|s| s.accepted |= 1 << 6, "features"),
         (|s| s.accepted &= !VERSION_1, "features"),
         (|s| s.queues.clear(), "[]"),
-        (|s| drop(s.queues.pop()), "[8]"),
+        (|s| s.queues.truncate(1), "[8]"),
         (|s| s.queues.push(s.queues[0].clone()), "[8, 8, 8]"),
         (|s| s.queues[0].max_size = 16, "[16, 8]"),
         (|s| s.queues[0].size = 3, "3 is not"),
