@@ -7,6 +7,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::help::{
+    CONSOLE_HELP, DOCTOR_HELP, EXEC_HELP, LOGS_HELP, LS_HELP, RUN_HELP, START_HELP, STOP_HELP,
+};
+use crate::named::Name;
 use crate::values::{EnvVar, duration, memory_mib};
 
 /// Runs commands in microVMs of their own.
@@ -24,6 +28,21 @@ pub enum Command {
     /// Boot a machine, run one command in it, and return its exit code
     #[command(after_long_help = RUN_HELP)]
     Run(RunArgs),
+    /// Boot a machine that stays until it is stopped
+    #[command(after_long_help = START_HELP)]
+    Start(StartArgs),
+    /// Run a command in a machine that was started
+    #[command(after_long_help = EXEC_HELP)]
+    Exec(ExecArgs),
+    /// List the machines that were started
+    #[command(after_long_help = LS_HELP)]
+    Ls(LsArgs),
+    /// Show what a machine wrote to its serial console
+    #[command(after_long_help = LOGS_HELP)]
+    Logs(LogsArgs),
+    /// End machines that were started
+    #[command(after_long_help = STOP_HELP)]
+    Stop(StopArgs),
     /// Boot a machine with its serial console on this terminal
     #[command(after_long_help = CONSOLE_HELP)]
     Console(ConsoleArgs),
@@ -80,12 +99,9 @@ pub struct MachineArgs {
     pub boot_timeout: Duration,
 }
 
-/// `coppice run`.
+/// What is to be executed in a machine, and how.
 #[derive(Debug, Args)]
-pub struct RunArgs {
-    #[command(flatten)]
-    pub machine: MachineArgs,
-
+pub struct CommandArgs {
     /// Environment of the command: NAME=VALUE, or NAME for its value here
     #[arg(long, short, value_name = "NAME[=VALUE]", value_parser = EnvVar::parse)]
     pub env: Vec<EnvVar>,
@@ -128,13 +144,82 @@ pub struct RunArgs {
     #[arg(long)]
     pub timings: bool,
 
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub argv: Vec<OsString>,
+}
+
+/// `coppice run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
     /// Show the machine's serial console on standard error
     #[arg(long)]
     pub show_console: bool,
 
-    /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
-    pub command: Vec<OsString>,
+    #[command(flatten)]
+    pub command: CommandArgs,
+}
+
+/// `coppice start`.
+#[derive(Debug, Args)]
+pub struct StartArgs {
+    /// What to call the machine: up to 64 letters, digits and hyphens
+    pub name: Name,
+
+    #[command(flatten)]
+    pub machine: MachineArgs,
+
+    /// Write where the machine is as one line of JSON to standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `coppice exec`.
+#[derive(Debug, Args)]
+pub struct ExecArgs {
+    /// The machine
+    pub name: Name,
+
+    #[command(flatten)]
+    pub command: CommandArgs,
+}
+
+/// `coppice ls`.
+#[derive(Debug, Args)]
+pub struct LsArgs {
+    /// Write the list as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `coppice logs`.
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// The machine
+    pub name: Name,
+
+    /// What its VMM wrote, not what its guest did
+    #[arg(long)]
+    pub vmm: bool,
+}
+
+/// `coppice stop`.
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// The machines
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<Name>,
+
+    /// How long the guest may take to end in order
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub timeout: Duration,
+
+    /// Do not ask the guest: what it has not written to disk is lost
+    #[arg(long, conflicts_with = "timeout")]
+    pub force: bool,
 }
 
 /// `coppice console`.
@@ -151,42 +236,6 @@ pub struct DoctorArgs {
     #[arg(long)]
     pub json: bool,
 }
-
-const RUN_HELP: &str = "\
-Examples:
-  coppice run -- uname -a
-  coppice run --image minimal --memory 128M -- cat /proc/meminfo
-  coppice run -i -- python3 - < program.py
-  coppice run -it -- bash
-  coppice run --shell -- 'echo $HOME | tr a-z A-Z'
-  coppice run --timeout 30s --json=result.json -- make -C /src test
-
-CMD is executed as it stands; for pipes, variables and the like use --shell or
-`sh -c`. Standard output and standard error stay separate streams.
-
-Exit code:
-  that of CMD; 128+N if signal N killed it; 124 if its time was up; 126 if it
-  cannot be executed; 127 if it does not exist; 125 if coppice or the machine
-  failed, with the reason on standard error.
-
-The first SIGINT, SIGTERM, SIGHUP or SIGQUIT is passed on to CMD. A second one,
-or a CMD that has not ended five seconds later, ends the machine.";
-
-const CONSOLE_HELP: &str = "\
-Examples:
-  coppice console
-  coppice console --image minimal --boot-args initcall_debug
-
-The kernel's messages appear as it boots, then a root shell runs on the machine's
-serial port. Type Ctrl-] to leave: that switches the machine off. It also ends
-when the shell does.";
-
-const DOCTOR_HELP: &str = "\
-Examples:
-  coppice doctor
-  coppice doctor --json | jq '.checks[] | select(.status == \"fail\")'
-
-Exit code: 0 if machines can run here, 1 if something is in the way.";
 
 #[cfg(test)]
 mod tests {
@@ -213,19 +262,19 @@ mod tests {
             &["--", "ls", "-l", "--json", "--", "x"],
         ] {
             let run = run(args).expect("valid");
-            assert_eq!(run.command, ["ls", "-l", "--json", "--", "x"]);
-            assert_eq!(run.json, None);
+            assert_eq!(run.command.argv, ["ls", "-l", "--json", "--", "x"]);
+            assert_eq!(run.command.json, None);
         }
     }
 
     #[test]
     fn json_takes_a_file_only_behind_an_equals_sign() {
         assert_eq!(
-            run(&["--json", "ls"]).expect("valid").json,
+            run(&["--json", "ls"]).expect("valid").command.json,
             Some("-".into())
         );
         assert_eq!(
-            run(&["--json=f", "ls"]).expect("valid").json,
+            run(&["--json=f", "ls"]).expect("valid").command.json,
             Some("f".into())
         );
     }

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use coppice_agent_protocol::{AgentError, EncodeError, ReadError};
 
+use crate::named::Name;
+
 /// What went wrong outside the command itself.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -166,6 +168,60 @@ pub enum Error {
     /// The command line is too long for the protocol.
     #[error(transparent)]
     TooLong(#[from] EncodeError),
+
+    /// No machine has this name.
+    #[error(
+        "there is no machine named `{0}`; `coppice ls` lists those that there are, \
+         `coppice start {0}` starts one"
+    )]
+    NoMachine(Name),
+
+    /// Another machine has this name.
+    #[error(
+        "a machine named `{0}` is there already; choose another name, or end that one with \
+         `coppice stop {0}`"
+    )]
+    MachineExists(Name),
+
+    /// Another command works on this machine.
+    #[error(
+        "another command is starting or stopping the machine `{0}` right now; `coppice ls` shows \
+         when it has"
+    )]
+    MachineBusy(Name),
+
+    /// The machine's VMM has ended.
+    #[error("the machine `{name}` has ended; `coppice start {name}` starts a new one{said}")]
+    MachineDead {
+        /// Its name.
+        name: Name,
+        /// The last it said.
+        said: LastWords,
+    },
+
+    /// The sockets of a machine with this name would have paths that are too
+    /// long.
+    #[error(
+        "the name `{name}` is too long for a directory in {}; use at most {max} characters",
+        .place.display()
+    )]
+    NameTooLong {
+        /// The name.
+        name: Name,
+        /// Where machines are kept.
+        place: PathBuf,
+        /// What there is room for.
+        max: usize,
+    },
+
+    /// A machine's directory cannot be used.
+    #[error("the directory {} of a machine cannot be used: {source}", .path.display())]
+    MachineDir {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
 
     /// A signal ended us before a command was there to pass it on to.
     #[error("ended by signal {0}")]

@@ -15,7 +15,7 @@ use crate::error::Error;
 
 /// How long a part of a conversation may take that both sides should finish
 /// at once. A stuck guest must not hold us, but an emulated one may be slow.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The longest answer to CONNECT: `OK 4294967295`.
 const ANSWER_MAX: usize = 32;
@@ -36,7 +36,11 @@ impl Ready {
     /// Takes a call; `None` if the caller says nothing.
     pub fn take(&self) -> Result<Option<AgentHello>, Error> {
         let failed = Error::host("the agent's call could not be taken");
-        let stream = match self.0.accept().and_then(|(stream, _)| patient(stream)) {
+        let stream = match self
+            .0
+            .accept()
+            .and_then(|(stream, _)| patient(stream, PATIENCE))
+        {
             Ok(stream) => stream,
             Err(error) => return Err(failed(error)),
         };
@@ -68,11 +72,15 @@ pub fn check(hello: AgentHello) -> Result<AgentHello, Error> {
 
 /// A connection to the agent's port.
 pub fn connect(vsock: &Path) -> Result<UnixStream, Error> {
-    open(vsock).map_err(Error::host("the guest's agent cannot be reached"))
+    connect_within(vsock, PATIENCE)
 }
 
-fn open(vsock: &Path) -> io::Result<UnixStream> {
-    let mut stream = patient(UnixStream::connect(vsock)?)?;
+fn connect_within(vsock: &Path, patience: Duration) -> Result<UnixStream, Error> {
+    open(vsock, patience).map_err(Error::host("the guest's agent cannot be reached"))
+}
+
+fn open(vsock: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let mut stream = patient(UnixStream::connect(vsock)?, patience)?;
     let answer = ask_for_agent(&mut stream).map_err(|error| match error.kind() {
         // How it looks depends on who is faster.
         io::ErrorKind::UnexpectedEof
@@ -104,9 +112,10 @@ fn ask_for_agent(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
 }
 
 /// Asks the agent to end everything, write everything to disk, and switch the
-/// machine off.
-pub fn shut_down(vsock: &Path) -> Result<(), Error> {
-    let mut stream = connect(vsock)?;
+/// machine off. No single step of the conversation may take longer than
+/// `patience`.
+pub fn shut_down(vsock: &Path, patience: Duration) -> Result<(), Error> {
+    let mut stream = connect_within(vsock, patience)?;
     let failed = || Error::host("the guest's agent cannot be told to shut down");
     for message in [
         ToAgent::Hello(HostHello::default()),
@@ -124,8 +133,8 @@ pub fn shut_down(vsock: &Path) -> Result<(), Error> {
     }
 }
 
-fn patient(stream: UnixStream) -> io::Result<UnixStream> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn patient(stream: UnixStream, patience: Duration) -> io::Result<UnixStream> {
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
     Ok(stream)
 }

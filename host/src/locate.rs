@@ -48,6 +48,8 @@ impl Places {
                 .map_or_else(|| home().join(".cache"), PathBuf::from)
                 .join("coppice")
         });
+        // A machine's VMM may have another working directory than we have.
+        let cache = std::path::absolute(&cache).unwrap_or(cache);
         let beside = std::env::current_exe().ok();
         let beside = beside.iter().filter_map(|exe| exe.parent());
         let path = set("PATH").unwrap_or_default();

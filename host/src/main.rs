@@ -1,21 +1,29 @@
 //! The command line.
 
+mod api;
+mod boot;
 mod cli;
+mod command;
 mod config;
 mod console;
 mod doctor;
 mod error;
 mod guest;
+mod help;
 mod image;
 mod initrd;
+mod lifeline;
 mod locate;
 mod machine;
+mod named;
+mod parts;
 mod probe;
 mod process;
 mod relay;
 mod report;
 mod run;
 mod rundir;
+mod runtime;
 mod signals;
 mod sink;
 mod tail;
@@ -47,6 +55,11 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Run(args) => run::run(args),
+        Command::Start(args) => named::start(args),
+        Command::Exec(args) => named::exec(args),
+        Command::Ls(args) => named::list(args),
+        Command::Logs(args) => named::logs(args),
+        Command::Stop(args) => named::stop(args),
         Command::Console(args) => console::console(args),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Completions { shell } => {

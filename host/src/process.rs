@@ -5,11 +5,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::wait;
 
 /// A process as it can be written down and recognised later: numbers are used
 /// again, a number with a start time is not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessId {
     /// Its number.
     pub pid: i32,
@@ -40,12 +42,24 @@ impl ProcessId {
         })
     }
 
-    /// Kills the process and waits for its end, if it is still this one.
-    pub fn kill(self) {
+    /// A descriptor of the process, as [`open`] has it, unless it has ended.
+    pub fn open(self) -> io::Result<Option<OwnedFd>> {
+        let process = match open(self.pid) {
+            Ok(process) => process,
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         // Opened before the check: if the check then finds our process, the
         // descriptor is that process's too, and stays so.
-        let Ok(process) = open(self.pid) else { return };
-        if Self::of(self.pid).is_ok_and(|now| now == self) {
+        let same = Self::of(self.pid).is_ok_and(|now| now == self);
+        // One that has ended and was not waited for still has its number.
+        let runs = same && !wait::readable(process.as_fd(), Duration::ZERO)?;
+        Ok(runs.then_some(process))
+    }
+
+    /// Kills the process and waits for its end, if it is still this one.
+    pub fn kill(self) {
+        if let Ok(Some(process)) = self.open() {
             let _ = send_signal(&process, libc::SIGKILL);
             let _ = wait::readable(process.as_fd(), Duration::from_secs(2));
         }

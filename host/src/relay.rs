@@ -341,7 +341,7 @@ impl<'a> Relay<'a> {
                 self.exit = Some(status);
             }
             ToHost::Error(error) => return Err(Error::Refused(error)),
-            other @ (ToHost::Info(_) | ToHost::ShuttingDown) => {
+            other @ (ToHost::Info(_) | ToHost::ShuttingDown | ToHost::Renewed(_)) => {
                 return Err(Error::Protocol(format!(
                     "it answered an exec with {other:?}"
                 )));

@@ -6,25 +6,23 @@
 //! and finds the directory's lock free. A VMM that outlived its run (it should
 //! not: it asks the kernel to die with us) is killed then.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
-use nix::unistd::geteuid;
 
 use crate::error::Error;
 use crate::process::ProcessId;
+use crate::runtime::{self, LOCK, lock, make_private, parents};
 
-/// The longest path that a Unix socket can have (unix(7)).
-const SOCKET_PATH_MAX: usize = 107;
-
-/// Room for `/` and the name of the longest socket, `vsock_4294967295`.
-const SOCKET_NAME_ROOM: usize = 17;
-
-const LOCK: &str = "lock";
 const VMM: &str = "vmm.pid";
+
+/// Directories of runs are named with so many hexadecimal digits. Others in the
+/// same place are not ours to sweep.
+const NAME_LEN: usize = 8;
 
 /// The directory of one run.
 #[derive(Debug)]
@@ -37,28 +35,11 @@ pub struct RunDir {
 impl RunDir {
     /// Makes one in the first place that will have it, and sweeps that place.
     pub fn create() -> Result<Self, Error> {
-        Self::create_in_first_of(&parents())
-    }
-
-    fn create_in_first_of(parents: &[PathBuf]) -> Result<Self, Error> {
-        let mut errors = Vec::new();
-        for parent in parents {
-            match Self::create_in(parent) {
-                Ok(dir) => return Ok(dir),
-                Err(error) => errors.push((parent.clone(), error)),
-            }
-        }
-        Err(Error::NoRunDir(errors))
+        runtime::in_first_of(&parents(), Self::create_in)
     }
 
     fn create_in(parent: &Path) -> io::Result<Self> {
-        // 8 digits and their slash.
-        if parent.as_os_str().len() + 9 + SOCKET_NAME_ROOM > SOCKET_PATH_MAX {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidFilename,
-                format!("the path is too long; sockets in it would exceed {SOCKET_PATH_MAX} bytes"),
-            ));
-        }
+        runtime::check_room(parent, NAME_LEN)?;
         make_private(parent)?;
         // Nobody sweeps while a directory has no lock yet.
         let _sweeping = lock(&parent.join(LOCK), FlockArg::LockExclusive)?;
@@ -75,6 +56,11 @@ impl RunDir {
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The path of a file in it.
@@ -99,51 +85,6 @@ impl Drop for RunDir {
     }
 }
 
-/// Where run directories may be, best first: short paths that the system
-/// empties at its start.
-fn parents() -> Vec<PathBuf> {
-    let user = geteuid();
-    let mut parents = Vec::new();
-    if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
-        parents.push(PathBuf::from(dir).join("coppice"));
-    }
-    if user.is_root() {
-        parents.push("/run/coppice".into());
-    }
-    parents.push(format!("/tmp/coppice-{user}").into());
-    parents
-}
-
-/// Makes `dir`, or sees to it that an existing one is ours alone: in `/tmp`
-/// anyone could have made it.
-fn make_private(dir: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        result => return result,
-    }
-    let found = fs::symlink_metadata(dir)?;
-    if !found.is_dir() || found.uid() != geteuid().as_raw() {
-        return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            "exists, but is not a directory of this user",
-        ));
-    }
-    if found.mode() & 0o077 != 0 {
-        fs::set_permissions(dir, Permissions::from_mode(0o700))?;
-    }
-    Ok(())
-}
-
-fn lock(path: &Path, how: FlockArg) -> io::Result<Flock<File>> {
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)?;
-    Flock::lock(file, how).map_err(|(_, errno)| errno.into())
-}
-
 /// Removes what runs left that were killed. What cannot be removed stays for
 /// the next time.
 fn sweep(parent: &Path) {
@@ -151,7 +92,8 @@ fn sweep(parent: &Path) {
         return;
     };
     for path in entries.flatten().map(|entry| entry.path()) {
-        if path.is_dir() && lock(&path.join(LOCK), FlockArg::LockExclusiveNonblock).is_ok() {
+        let ours = path.file_name().is_some_and(is_name) && path.is_dir();
+        if ours && lock(&path.join(LOCK), FlockArg::LockExclusiveNonblock).is_ok() {
             let vmm = fs::read_to_string(path.join(VMM)).unwrap_or_default();
             if let Some(vmm) = ProcessId::parse(&vmm) {
                 vmm.kill();
@@ -161,9 +103,15 @@ fn sweep(parent: &Path) {
     }
 }
 
+fn is_name(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.len() == NAME_LEN && name.iter().all(u8::is_ascii_hexdigit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
     use std::process::Command;
 
     fn parent() -> (tempfile::TempDir, PathBuf) {
@@ -188,6 +136,8 @@ mod tests {
     fn living_runs_are_left_alone_and_dead_ones_swept() {
         let (_dir, parent) = parent();
         let living = RunDir::create_in(&parent).expect("made");
+        let other = parent.join("m");
+        fs::create_dir(&other).expect("made");
 
         // What SIGKILL leaves: everything but the lock.
         let dead = parent.join("0000dead");
@@ -202,26 +152,7 @@ mod tests {
         assert!(next.path.exists());
         assert_ne!(living.path, next.path);
         assert!(!dead.exists());
+        assert!(other.exists());
         assert!(!vmm.wait().expect("waited").success());
-    }
-
-    #[test]
-    fn a_place_that_will_not_do_is_passed_over() {
-        let (dir, parent) = parent();
-        let long = dir.path().join("x".repeat(100));
-        let missing = dir.path().join("no/such");
-        let file = dir.path().join("file");
-        fs::write(&file, b"").expect("written");
-        let bad = [long, missing, file];
-
-        let error = RunDir::create_in_first_of(&bad)
-            .expect_err("none")
-            .to_string();
-        for said in ["107 bytes", "No such file", "not a directory of this user"] {
-            assert!(error.contains(said), "{error}");
-        }
-        let places = [&bad[..], std::slice::from_ref(&parent)].concat();
-        let run = RunDir::create_in_first_of(&places).expect("made");
-        assert!(run.path.starts_with(parent));
     }
 }

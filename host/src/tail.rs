@@ -1,6 +1,8 @@
-//! The last bytes of a stream that may be endless.
+//! The last bytes of a stream or a file that may be endless.
 
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -63,6 +65,16 @@ impl Tail {
     }
 }
 
+/// The last lines of the file `path`, fit for a terminal.
+pub fn last_lines_of(path: &Path) -> io::Result<Vec<String>> {
+    let mut file = File::open(path)?;
+    let len = file.metadata()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(KEPT as u64)))?;
+    let mut kept = Vec::new();
+    file.take(KEPT as u64).read_to_end(&mut kept)?;
+    Ok(lines(&kept))
+}
+
 fn keep(kept: &mut Vec<u8>, bytes: &[u8]) {
     kept.extend_from_slice(bytes);
     // Twice the size before the front is cut off, so that not each read moves
@@ -100,6 +112,16 @@ mod tests {
         let lines = tail.last_lines(true);
         assert_eq!(lines.len(), SHOWN_LINES);
         assert_eq!(lines[0], "line 29980");
+        assert_eq!(lines[19], "line 29999");
+    }
+
+    #[test]
+    fn the_last_lines_of_a_file_are_read() {
+        let text: String = (0..30_000).map(|n| format!("line {n}\r\n")).collect();
+        let file = tempfile::NamedTempFile::new().expect("file");
+        std::fs::write(file.path(), text).expect("written");
+        let lines = last_lines_of(file.path()).expect("read");
+        assert_eq!(lines.len(), SHOWN_LINES);
         assert_eq!(lines[19], "line 29999");
     }
 

@@ -1,19 +1,22 @@
 //! The VMM's process: started, watched, ended.
 
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::getppid;
+use nix::unistd::{getppid, setsid};
 
 use crate::error::{Error, LastWords};
+use crate::lifeline::Lifeline;
 use crate::process::{self, ProcessId};
-use crate::tail::Tail;
+use crate::tail::{Tail, last_lines_of};
 use crate::wait;
 
 /// What becomes of the machine's serial console.
@@ -28,17 +31,40 @@ pub enum Serial {
     Taken,
 }
 
-/// A running VMM. It ends with this value, and with this process at the latest.
+/// Files for what a VMM that outlives us writes.
+#[derive(Debug, Clone)]
+pub struct Logs {
+    /// The machine's serial console.
+    pub console: PathBuf,
+    /// The VMM's own lines.
+    pub vmm: PathBuf,
+}
+
+/// Where the last words of one output are to be found.
+#[derive(Debug)]
+enum Words {
+    /// Nobody keeps them.
+    Nowhere,
+    /// With us.
+    Followed(Tail),
+    /// In a file.
+    Logged(PathBuf),
+}
+
+/// A running VMM. It ends with this value, and with this process at the latest,
+/// unless it is [let go](Self::let_go).
 #[derive(Debug)]
 pub struct Vmm {
     child: Child,
     exited: OwnedFd,
-    stderr: Option<Tail>,
-    console: Option<Tail>,
+    stderr: Words,
+    console: Words,
+    /// What ties one that may be let go.
+    lifeline: Option<Lifeline>,
 }
 
 impl Vmm {
-    /// Starts `program` on the configuration file `config`.
+    /// Starts `program` on the configuration file `config`, to end with us.
     pub fn start(program: &Path, config: &Path, serial: Serial) -> Result<Self, Error> {
         let mut command = Command::new(program);
         command.arg("--no-api").arg("--config-file").arg(config);
@@ -51,34 +77,83 @@ impl Vmm {
             Serial::Kept { .. } => Stdio::null(),
             Serial::Taken => Stdio::piped(),
         });
-        prepare(&mut command);
-        let child = command.spawn().map_err(|source| Error::File {
-            what: "program",
-            path: program.to_path_buf(),
-            source,
-        })?;
-        Self::watch(child, serial).map_err(Error::host("the VMM cannot be watched"))
+        end_with_us(&mut command);
+        let mut vmm = Self::spawn(command)?;
+        let follow = |vmm: &mut Self| -> io::Result<()> {
+            if let Some(stderr) = vmm.child.stderr.take() {
+                vmm.stderr = Words::Followed(Tail::follow(stderr, false)?);
+            }
+            if let Serial::Kept { echo } = serial
+                && let Some(stdout) = vmm.child.stdout.take()
+            {
+                vmm.console = Words::Followed(Tail::follow(stdout, echo)?);
+            }
+            Ok(())
+        };
+        follow(&mut vmm).map_err(Error::host("the VMM cannot be watched"))?;
+        Ok(vmm)
     }
 
-    fn watch(mut child: Child, serial: Serial) -> io::Result<Self> {
-        let exited = process::open(child.id() as i32).inspect_err(|_| {
-            let _ = child.kill().and_then(|()| child.wait());
+    /// Starts `program` with `args` in a session of its own, so that it can be
+    /// [let go](Self::let_go).
+    pub fn start_to_stay<A: AsRef<OsStr>>(
+        program: &Path,
+        args: impl IntoIterator<Item = A>,
+        logs: Logs,
+    ) -> Result<Self, Error> {
+        let create = |path: &Path| {
+            File::create(path).map_err(Error::host("the machine's log cannot be written"))
+        };
+        let program = std::path::absolute(program)
+            .map_err(Error::host("the working directory cannot be found"))?;
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(create(&logs.console)?)
+            .stderr(create(&logs.vmm)?);
+        stand_alone(&mut command);
+        let lifeline = Lifeline::tie(&mut command)
+            .map_err(Error::host("the VMM's life cannot be tied to this process"))?;
+        let mut vmm = Self::spawn(command)?;
+        vmm.lifeline = Some(lifeline);
+        vmm.console = Words::Logged(logs.console);
+        vmm.stderr = Words::Logged(logs.vmm);
+        Ok(vmm)
+    }
+
+    fn spawn(mut command: Command) -> Result<Self, Error> {
+        let mut child = command.spawn().map_err(|source| Error::File {
+            what: "program",
+            path: command.get_program().into(),
+            source,
         })?;
-        let mut vmm = Self {
+        let exited = process::open(child.id() as i32)
+            .inspect_err(|_| {
+                let _ = child.kill().and_then(|()| child.wait());
+            })
+            .map_err(Error::host("the VMM cannot be watched"))?;
+        Ok(Self {
             child,
             exited,
-            stderr: None,
-            console: None,
-        };
-        if let Some(stderr) = vmm.child.stderr.take() {
-            vmm.stderr = Some(Tail::follow(stderr, false)?);
-        }
-        if let Serial::Kept { echo } = serial
-            && let Some(stdout) = vmm.child.stdout.take()
-        {
-            vmm.console = Some(Tail::follow(stdout, echo)?);
-        }
-        Ok(vmm)
+            stderr: Words::Nowhere,
+            console: Words::Nowhere,
+            lifeline: None,
+        })
+    }
+
+    /// Lets it live on after this value and this process.
+    ///
+    /// # Errors
+    /// It was started to end with us, or the system will not have it; then it
+    /// ends here.
+    pub fn let_go(mut self) -> io::Result<()> {
+        let lifeline = self.lifeline.take().ok_or(io::ErrorKind::Unsupported)?;
+        lifeline.let_go()?;
+        // Its end is for somebody else to wait for.
+        std::mem::forget(self);
+        Ok(())
     }
 
     /// Both directions of the serial console, if it is [`Serial::Taken`]; once.
@@ -112,9 +187,10 @@ impl Vmm {
 
     /// The last that it and its guest said.
     pub fn last_words(&self, ended: bool) -> LastWords {
-        let last = |tail: &Option<Tail>| {
-            let lines = tail.as_ref().map(|tail| tail.last_lines(ended));
-            lines.unwrap_or_default()
+        let last = |words: &Words| match words {
+            Words::Nowhere => Vec::new(),
+            Words::Followed(tail) => tail.last_lines(ended),
+            Words::Logged(file) => last_lines_of(file).unwrap_or_default(),
         };
         LastWords {
             vmm: last(&self.stderr),
@@ -137,7 +213,7 @@ impl Drop for Vmm {
 ///
 /// Note: "this process" is in truth the thread that starts the child. The main
 /// thread does, and ends last.
-fn prepare(command: &mut Command) {
+fn end_with_us(command: &mut Command) {
     let parent = nix::unistd::getpid();
     let in_child = move || {
         SigSet::empty().thread_set_mask()?;
@@ -146,6 +222,33 @@ fn prepare(command: &mut Command) {
         match getppid() == parent {
             true => Ok(()),
             false => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    };
+    // SAFETY: between fork and exec only async-signal-safe things may happen;
+    // these are three system calls and values on the stack.
+    unsafe { command.pre_exec(in_child) };
+}
+
+/// Gives the child a session, a signal mask and descriptors of its own: what we
+/// inherited from our caller is not to be held open for as long as it lives.
+fn stand_alone(command: &mut Command) {
+    let in_child = || {
+        SigSet::empty().thread_set_mask()?;
+        setsid()?;
+        // Marked and not closed: the standard library reports a failure of exec
+        // through one of them.
+        // SAFETY: the call takes three integers; descriptors stay open here.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_close_range,
+                libc::STDERR_FILENO + 1,
+                libc::c_uint::MAX,
+                libc::CLOSE_RANGE_CLOEXEC,
+            )
+        };
+        match result {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
         }
     };
     // SAFETY: between fork and exec only async-signal-safe things may happen;

@@ -88,6 +88,15 @@ impl Draft {
         sync_dir(&dir)
     }
 
+    /// As [`Draft::publish`], at another place in the same directory.
+    ///
+    /// # Errors
+    /// As for [`Draft::publish`].
+    pub fn publish_as(mut self, target: &Path) -> io::Result<()> {
+        target.clone_into(&mut self.target);
+        self.publish()
+    }
+
     /// Gives the content its name, in place of whatever has that name, and does
     /// not wait for any disk: for what a power cut may take away.
     ///
@@ -148,17 +157,21 @@ fn remove_if_dead(path: &Path) -> u64 {
 
 /// `.NAME.0123456789abcdef.draft`
 fn draft_name(target: &OsStr) -> io::Result<OsString> {
-    let mut unique = [0; UNIQUE / 2];
-    getrandom::fill(&mut unique).map_err(io::Error::other)?;
-    let unique = u64::from_ne_bytes(unique);
     let mut name = OsString::from(".");
     name.push(target);
-    name.push(format!(".{unique:016x}{SUFFIX}"));
+    name.push(format!(".{}{SUFFIX}", unique()?));
     Ok(name)
 }
 
+/// Sixteen random hexadecimal digits.
+pub(crate) fn unique() -> io::Result<String> {
+    let mut unique = [0; UNIQUE / 2];
+    getrandom::fill(&mut unique).map_err(io::Error::other)?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(unique)))
+}
+
 /// The target's name in a draft's name.
-fn of_draft(name: &OsStr) -> Option<&[u8]> {
+pub(crate) fn of_draft(name: &OsStr) -> Option<&[u8]> {
     let name = name.as_bytes().strip_prefix(b".")?;
     let name = name.strip_suffix(SUFFIX.as_bytes())?;
     let (target, unique) = name.split_at_checked(name.len().checked_sub(UNIQUE + 1)?)?;

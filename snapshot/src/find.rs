@@ -66,6 +66,18 @@ impl fmt::Display for Looked<'_> {
 }
 
 impl Places {
+    /// The places that belong to the manifest at `path`: its directory and, if
+    /// that is a store's, the store.
+    pub fn beside(path: &Path) -> Self {
+        let dir = crate::draft::parent(path);
+        let in_store = dir.file_name() == Some("snapshots".as_ref());
+        Self {
+            memory: None,
+            dirs: vec![dir.to_owned()],
+            store: dir.parent().filter(|_| in_store).map(Path::to_owned),
+        }
+    }
+
     /// Opens the layers of `stack` and puts them together.
     ///
     /// # Errors

@@ -11,11 +11,13 @@
 //! stack      layers in order, topmost first: which layer has a block → layer
 //! manifest   what a snapshot is: state, and stacks by name           → layer, draft
 //! find       where the layers are that a manifest names              → manifest, stack
+//! store      a directory of snapshots and the layers that they share → find
 //! ```
 //!
 //! `docs/snapshot-format.md` has the files byte by byte.
 #![deny(missing_docs)]
 
+mod blocks;
 mod bytes;
 pub mod draft;
 pub mod extents;
@@ -24,14 +26,21 @@ mod hex;
 pub mod layer;
 pub mod manifest;
 mod open;
+mod progress;
+mod remedy;
 pub mod stack;
+pub mod store;
+#[cfg(test)]
+mod testing;
 
 pub use draft::Draft;
 pub use extents::{Extent, Extents};
 pub use find::{FindError, Places};
 pub use layer::{Content, Kind, Layer, LayerError, LayerName, Naming};
 pub use manifest::{DiskRef, Info, LayerRef, Manifest, ManifestError, SnapshotId, StackRef};
+pub use progress::Progress;
 pub use stack::{Piece, Stack, StackError};
+pub use store::{Store, StoreError};
 
 /// Bytes in one block, the unit of everything in a layer: a page of memory, or
 /// as much of a disk.

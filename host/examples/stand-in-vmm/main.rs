@@ -20,6 +20,7 @@
 //! `STAND_IN_LOG` one that tells when it was asked to shut down.
 
 mod agent;
+mod api;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -38,6 +39,10 @@ fn main() -> ExitCode {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--probe", "--json"] => probe(&mode),
         ["--no-api", "--config-file", file] => machine(&mode, file),
+        ["--id", _, "--api-sock", socket, "--config-file", file] => {
+            api::serve(socket);
+            machine(&mode, file)
+        }
         ref other => panic!("unknown arguments {other:?}"),
     }
 }

@@ -73,11 +73,18 @@ impl Bed {
 
     /// Directories of machines that there are now.
     pub fn machines(&self) -> Vec<PathBuf> {
-        let Ok(entries) = fs::read_dir(self.path("run/coppice")) else {
-            return Vec::new();
-        };
-        let entries = entries.map(|entry| entry.expect("read").path());
-        entries.filter(|path| path.is_dir()).collect()
+        let runs = directories(&self.path("run/coppice"));
+        let runs = runs.into_iter().filter(|path| !path.ends_with("m"));
+        runs.chain(directories(&self.path("run/coppice/m")))
+            .collect()
+    }
+
+    /// `coppice` with these arguments, to its end.
+    pub fn end<'a>(
+        &self,
+        args: impl IntoIterator<Item = &'a str>,
+    ) -> (Option<i32>, String, String) {
+        outcome(self.coppice(args))
     }
 
     /// Number of the VMM of the only machine, once it is there.
@@ -110,6 +117,14 @@ impl Drop for Bed {
             );
         }
     }
+}
+
+fn directories(parent: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(parent) else {
+        return Vec::new();
+    };
+    let entries = entries.map(|entry| entry.expect("read").path());
+    entries.filter(|path| path.is_dir()).collect()
 }
 
 /// What it says on standard error and how it ends.

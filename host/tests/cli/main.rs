@@ -3,6 +3,7 @@
 mod bed;
 mod console;
 mod failures;
+mod named;
 mod signals;
 mod streams;
 mod terminal;

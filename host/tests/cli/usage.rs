@@ -9,6 +9,11 @@ fn help_is_no_failure_and_shows_how() {
     let bed = Bed::new();
     for (command, example) in [
         ("run", "coppice run -it -- bash"),
+        ("start", "coppice start web"),
+        ("exec", "coppice exec -it web -- bash"),
+        ("ls", "coppice ls --json"),
+        ("logs", "coppice logs web"),
+        ("stop", "coppice stop --force"),
         ("console", "Ctrl-]"),
         ("doctor", "coppice doctor --json"),
         ("completions", "coppice completions bash"),

@@ -1,8 +1,9 @@
 //! What sessions share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use coppice_agent_protocol::{AgentHello, MAX_PAYLOAD, PowerAction};
 use nix::errno::Errno;
@@ -10,6 +11,7 @@ use nix::unistd::{Pid, read};
 
 use crate::cgroup::{Cgroup, Cgroups};
 use crate::poll::{Poller, Token};
+use crate::renew::Underway;
 use crate::slab::{Key, Slab};
 
 /// Output on its way to the host, all sessions together. It bounds the
@@ -36,10 +38,21 @@ pub(crate) struct Env {
     pub(crate) hello: AgentHello,
     /// What the host asked this machine to do.
     pub(crate) power: Option<PowerAction>,
+    /// Where the guest's files are.
+    pub(crate) root: PathBuf,
+    /// The renewal that has not ended.
+    pub(crate) renewal: Option<Underway>,
+    /// Types of SSH host keys that were removed and not made again yet.
+    pub(crate) ssh_keys_due: BTreeSet<String>,
 }
 
 impl Env {
-    pub(crate) fn new(poller: Poller, cgroups: Option<Cgroups>, hello: AgentHello) -> Self {
+    pub(crate) fn new(
+        poller: Poller,
+        cgroups: Option<Cgroups>,
+        hello: AgentHello,
+        root: PathBuf,
+    ) -> Self {
         Self {
             poller,
             cgroups,
@@ -50,6 +63,9 @@ impl Env {
             pending: 0,
             hello,
             power: None,
+            root,
+            renewal: None,
+            ssh_keys_due: BTreeSet::new(),
         }
     }
 

@@ -27,6 +27,9 @@ const TERM_GRACE: Duration = Duration::from_millis(500);
 /// How long processes that outlive the command may keep its output open.
 const DRAIN_GRACE: Duration = Duration::from_millis(500);
 
+/// Bytes of output that are kept of a command that runs for the agent.
+const TAIL: usize = 1024;
+
 /// One of the command's output streams.
 #[derive(Debug)]
 struct Output {
@@ -65,8 +68,10 @@ pub(crate) struct Exec {
     timed_out: bool,
     /// SIGTERM was sent because of the time limit or because the host left.
     aborted: bool,
-    /// Nobody wants the output any more.
+    /// Nobody wants the output, or not any more.
     discard: bool,
+    /// The end of discarded output, if that is wanted.
+    tail: Option<Vec<u8>>,
     ended: Option<(Outcome, Duration)>,
 }
 
@@ -117,6 +122,7 @@ impl Exec {
             timed_out: false,
             aborted: false,
             discard: false,
+            tail: None,
             ended: None,
         };
         if let Err(error) = exec.watch(key, env) {
@@ -129,6 +135,23 @@ impl Exec {
             ));
         }
         Ok(exec)
+    }
+
+    /// Keeps only the end of what the command writes: it runs for the agent.
+    pub(crate) fn keep_tail(&mut self) {
+        self.discard = true;
+        self.tail = Some(Vec::new());
+    }
+
+    /// The end of what the command wrote, see [`Self::keep_tail`].
+    pub(crate) fn tail(&self) -> String {
+        let tail = self.tail.as_deref().unwrap_or_default();
+        String::from_utf8_lossy(tail).trim().to_owned()
+    }
+
+    /// The command's own process.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
     }
 
     fn watch(&self, key: Key, env: &Env) -> io::Result<()> {
@@ -365,7 +388,11 @@ impl Exec {
         };
         match room {
             _ if self.discard => {
-                take(&mut env.scratch[..]);
+                let count = take(&mut env.scratch[..]);
+                if let Some(tail) = &mut self.tail {
+                    tail.extend_from_slice(&env.scratch[..count]);
+                    tail.drain(..tail.len().saturating_sub(TAIL));
+                }
             }
             Some(out) => {
                 let frame = match output.role {

@@ -120,7 +120,7 @@ fn live(started_us: u64) -> Result<RebootMode, InitError> {
         },
     };
     let address = Address::Vsock(AGENT_PORT);
-    let mut server = Server::listen(&address, signals, hello).map_err(InitError::io(format!(
+    let mut server = Server::listen(&address, Path::new("/"), signals, hello).map_err(InitError::io(format!(
         "the agent cannot listen on {address}; does the machine have a vsock device and the kernel its driver?"
     )))?;
     eprintln!("coppice-agent: listening on {address}");

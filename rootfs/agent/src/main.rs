@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), no_main)]
 
 use std::io;
+use std::path::{Path, PathBuf};
 
 use coppice_agent_protocol::{AGENT_PORT, AgentHello, BootTimes, PROTOCOL_VERSION};
 
@@ -27,6 +28,7 @@ mod input;
 mod link;
 mod listen;
 mod poll;
+mod renew;
 mod server;
 mod session;
 mod signals;
@@ -36,14 +38,15 @@ mod sys;
 mod user;
 
 const USAGE: &str = "\
-usage: coppice-agent serve [--vsock PORT | --unix PATH]
+usage: coppice-agent serve [--vsock PORT | --unix PATH] [--root DIR]
        coppice-agent --version
 As process 1 it takes no arguments: it is then the machine's init.";
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Mode {
-    Serve(Address),
+    /// Where to listen, and where the guest's files are.
+    Serve(Address, PathBuf),
     Version,
     Help,
 }
@@ -78,7 +81,7 @@ fn run() -> i32 {
         }
     };
     let result = match mode {
-        Mode::Serve(address) => serve(&address, started_us),
+        Mode::Serve(address, root) => serve(&address, &root, started_us),
         Mode::Version => {
             println!(
                 "coppice-agent {} (protocol {PROTOCOL_VERSION})",
@@ -100,7 +103,7 @@ fn run() -> i32 {
     }
 }
 
-fn serve(address: &Address, started_us: u64) -> io::Result<()> {
+fn serve(address: &Address, root: &Path, started_us: u64) -> io::Result<()> {
     let signals = Signals::take()?;
     sys::become_subreaper()?;
     init::spare_from_oom();
@@ -114,7 +117,7 @@ fn serve(address: &Address, started_us: u64) -> io::Result<()> {
             ..BootTimes::default()
         },
     };
-    let server = Server::listen(address, signals, hello)?;
+    let server = Server::listen(address, root, signals, hello)?;
     eprintln!("coppice-agent: listening on {address}");
     let _: End = server.run()?;
     Ok(())
@@ -131,14 +134,16 @@ fn parse(mut parser: lexopt::Parser) -> Result<Mode, lexopt::Error> {
         Long("help") | Short('h') => Ok(Mode::Help),
         Value(word) if word == "serve" => {
             let mut address = Address::Vsock(AGENT_PORT);
+            let mut root = PathBuf::from("/");
             while let Some(argument) = parser.next()? {
-                address = match argument {
-                    Long("vsock") => Address::Vsock(parser.value()?.parse()?),
-                    Long("unix") => Address::Unix(parser.value()?.into()),
+                match argument {
+                    Long("vsock") => address = Address::Vsock(parser.value()?.parse()?),
+                    Long("unix") => address = Address::Unix(parser.value()?.into()),
+                    Long("root") => root = parser.value()?.into(),
                     other => return Err(other.unexpected()),
-                };
+                }
             }
-            Ok(Mode::Serve(address))
+            Ok(Mode::Serve(address, root))
         }
         other => Err(other.unexpected()),
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use coppice_agent_protocol::{
@@ -69,9 +70,10 @@ enum Work {
 
 impl Server {
     /// Listens at `address`. From here on hosts can connect; they are served
-    /// by [`Self::run`].
+    /// by [`Self::run`]. The guest's files are below `root`.
     pub(crate) fn listen(
         address: &Address,
+        root: &Path,
         signals: Signals,
         mut hello: AgentHello,
     ) -> io::Result<Self> {
@@ -96,7 +98,7 @@ impl Server {
             ready,
             sessions: Slab::new(),
             work: VecDeque::new(),
-            env: Env::new(poller, Cgroups::open(), hello),
+            env: Env::new(poller, Cgroups::open(), hello, root.to_owned()),
             console: None,
             end: None,
         })

@@ -11,6 +11,7 @@ use crate::exec::Exec;
 use crate::info;
 use crate::link::{Arrival, Link};
 use crate::poll::{Event, Poller, Role, Token};
+use crate::renew::Renewal;
 use crate::slab::Key;
 
 /// For the hello and the request to arrive.
@@ -32,8 +33,21 @@ enum Phase {
     Greeting { greeted: bool, until: Instant },
     /// The end of a command.
     Running(Box<Exec>),
+    /// The end of a renewal, which may come after its answer.
+    Renewing(Box<Renewal>),
     /// Everything is said; it only has to arrive.
     Closing { until: Option<Instant> },
+}
+
+impl Phase {
+    /// The program that runs now.
+    fn program(&mut self) -> Option<&mut Exec> {
+        match self {
+            Self::Running(exec) => Some(exec),
+            Self::Renewing(renewal) => renewal.program(),
+            Self::Greeting { .. } | Self::Closing { .. } => None,
+        }
+    }
 }
 
 /// Whether a session needs another turn.
@@ -91,8 +105,11 @@ impl Session {
                 link.readable |= event.readable;
                 link.writable |= event.writable;
             }
-            (_, _, Phase::Running(exec)) => exec.notice(role, event.writable),
-            _ => {}
+            (_, _, phase) => {
+                if let Some(exec) = phase.program() {
+                    exec.notice(role, event.writable);
+                }
+            }
         }
     }
 
@@ -101,6 +118,7 @@ impl Session {
         match &self.phase {
             Phase::Greeting { until, .. } => Some(*until),
             Phase::Running(exec) => exec.deadline(),
+            Phase::Renewing(renewal) => renewal.deadline(),
             Phase::Closing { until } => *until,
         }
     }
@@ -108,14 +126,14 @@ impl Session {
     /// The command's process has ended and is about to be reaped.
     pub(crate) fn child_ended(&mut self, outcome: Outcome, env: &mut Env, now: Instant) {
         self.check_start(env);
-        if let Phase::Running(exec) = &mut self.phase {
+        if let Some(exec) = self.phase.program() {
             exec.ended(outcome, now);
         }
     }
 
     /// Does everything that can be done without waiting.
     pub(crate) fn pump(&mut self, env: &mut Env, now: Instant) -> Turn {
-        if let Phase::Running(exec) = &mut self.phase {
+        if let Some(exec) = self.phase.program() {
             exec.tick(now);
         }
         self.check_start(env);
@@ -145,14 +163,19 @@ impl Session {
 
     /// Kills the session's command: the agent is stopping.
     pub(crate) fn kill(&mut self) {
-        if let Phase::Running(exec) = &mut self.phase {
-            exec.kill();
+        match &mut self.phase {
+            Phase::Renewing(renewal) => renewal.cancel(),
+            phase => {
+                if let Some(exec) = phase.program() {
+                    exec.kill();
+                }
+            }
         }
     }
 
     /// Whether a command of the session is not over yet.
     pub(crate) fn is_running(&self) -> bool {
-        matches!(self.phase, Phase::Running(_))
+        matches!(self.phase, Phase::Running(_) | Phase::Renewing(_))
     }
 
     /// Whether the session still has something to tell its host.
@@ -167,6 +190,22 @@ impl Session {
             if let Some(status) = exec.finished() {
                 self.conclude(&ToHost::Exit(status), env);
                 moved = true;
+            }
+        }
+        if let Phase::Renewing(renewal) = &mut self.phase {
+            moved |= renewal.pump(self.key, env);
+            let answer = renewal.answer();
+            let (over, answered) = (renewal.is_over(), answer.is_some());
+            if let Some(answer) = answer {
+                self.say(&ToHost::Renewed(Box::new(answer)));
+            }
+            if over {
+                self.phase = Phase::Closing { until: None };
+            } else if answered && let Some(link) = &mut self.link {
+                // What is left to do is no business of the host's. An answer
+                // is short and the first thing on its stream: it fits.
+                link.flush()?;
+                link.finish();
             }
         }
         if let Some(link) = &mut self.link {
@@ -269,6 +308,10 @@ impl Session {
                     self.refuse(ErrorKind::Protocol, message, env, now);
                 }
             },
+            Phase::Renewing(_) => {
+                let message = "a stream carries one request";
+                self.refuse(ErrorKind::Protocol, message, env, now);
+            }
             Phase::Closing { .. } => {}
         }
     }
@@ -292,6 +335,10 @@ impl Session {
                     "this agent is not process 1 of its machine; ask the machine's own init";
                 self.refuse(ErrorKind::Unsupported, message, env, now);
             }
+            ToAgent::Resumed(request) => match Renewal::begin(&request, now, env) {
+                Ok(renewal) => self.phase = Phase::Renewing(Box::new(renewal)),
+                Err(error) => self.conclude(&ToHost::Error(error), env),
+            },
             _ => {
                 let message = "a request must follow the hello";
                 self.refuse(ErrorKind::Protocol, message, env, now);
@@ -301,10 +348,14 @@ impl Session {
 
     /// Learns whether a child that was forked has become the program.
     fn check_start(&mut self, env: &mut Env) {
-        if let Phase::Running(exec) = &mut self.phase
-            && let Err(error) = exec.check_start(self.link.as_mut())
-        {
-            self.conclude(&ToHost::Error(error), env);
+        match &mut self.phase {
+            Phase::Running(exec) => {
+                if let Err(error) = exec.check_start(self.link.as_mut()) {
+                    self.conclude(&ToHost::Error(error), env);
+                }
+            }
+            Phase::Renewing(renewal) => renewal.check_start(),
+            Phase::Greeting { .. } | Phase::Closing { .. } => {}
         }
     }
 
@@ -317,7 +368,7 @@ impl Session {
     /// Says why the stream ends. A command that runs is ended with it.
     fn refuse(&mut self, kind: ErrorKind, text: impl Into<String>, env: &mut Env, now: Instant) {
         let error = ToHost::Error(AgentError::new(kind, text));
-        if !matches!(self.phase, Phase::Running(_)) {
+        if !self.is_running() {
             self.conclude(&error, env);
             return;
         }
@@ -350,7 +401,7 @@ impl Session {
 
     fn is_over(&self, now: Instant) -> bool {
         match &self.phase {
-            Phase::Running(_) => false,
+            Phase::Running(_) | Phase::Renewing(_) => false,
             _ if self.link.is_none() => true,
             Phase::Closing { until } => until.is_some_and(|until| until <= now),
             Phase::Greeting { .. } => false,

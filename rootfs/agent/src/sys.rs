@@ -1,13 +1,15 @@
 // UNSAFETY: what no safe crate offers in the form that is needed here: a fork
-// straight into a control group, and a handful of terminal and pipe ioctls.
+// straight into a control group, and a handful of ioctls of terminals, pipes,
+// interfaces and the random number generator.
 //! The agent's own system calls.
 
 use std::ffi::CStr;
+use std::fs;
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
-use coppice_agent_protocol::{Outcome, WindowSize};
+use coppice_agent_protocol::{Outcome, SEED_LEN, WindowSize};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::pty::Winsize;
@@ -27,6 +29,21 @@ mod ioctls {
     nix::ioctl_read_bad!(readable_bytes, libc::FIONREAD, c_int);
     nix::ioctl_read_bad!(get_interface_flags, libc::SIOCGIFFLAGS, libc::ifreq);
     nix::ioctl_write_ptr_bad!(set_interface_flags, libc::SIOCSIFFLAGS, libc::ifreq);
+
+    /// `struct rand_pool_info` of `<linux/random.h>` with its buffer.
+    #[repr(C)]
+    pub(super) struct Entropy {
+        pub(super) bits: c_int,
+        pub(super) bytes: c_int,
+        pub(super) buffer: [u8; super::SEED_LEN],
+    }
+
+    nix::ioctl_write_ptr_bad!(
+        add_entropy,
+        nix::request_code_write!(b'R', 0x03, size_of::<[c_int; 2]>()),
+        Entropy
+    );
+    nix::ioctl_none_bad!(reseed, nix::request_code_none!(b'R', 0x07));
 }
 
 /// `CLONE_INTO_CGROUP` of `<linux/sched.h>`, Linux 5.7.
@@ -87,6 +104,34 @@ pub(crate) fn set_controlling_terminal(terminal: impl AsFd) -> Result<(), Errno>
     // SAFETY: TIOCSCTTY takes an integer and touches no memory of ours.
     unsafe { ioctls::set_controlling_terminal(fd, 0) }?;
     Ok(())
+}
+
+/// Adds secret random bytes to the kernel's pool and counts them as such
+/// (RNDADDENTROPY), then has the kernel draw from the new pool at once
+/// (RNDRESEEDCRNG) instead of within a minute.
+pub(crate) fn reseed(random: &fs::File, seed: &[u8; SEED_LEN]) -> io::Result<()> {
+    let entropy = ioctls::Entropy {
+        bits: 8 * SEED_LEN as i32,
+        bytes: SEED_LEN as i32,
+        buffer: *seed,
+    };
+    // SAFETY: RNDADDENTROPY reads two ints and as many bytes as the second one
+    // says; all of them are fields of `entropy`, in this order.
+    unsafe { ioctls::add_entropy(random.as_raw_fd(), &raw const entropy) }?;
+    // SAFETY: RNDRESEEDCRNG takes no argument and touches no memory of ours.
+    unsafe { ioctls::reseed(random.as_raw_fd()) }?;
+    Ok(())
+}
+
+/// Fills `out` with random bytes of the kernel.
+pub(crate) fn random(out: &mut [u8]) -> io::Result<()> {
+    // SAFETY: the pointer and length are those of a writable slice.
+    let got = unsafe { libc::getrandom(out.as_mut_ptr().cast(), out.len(), 0) };
+    // Up to 256 bytes come whole, and a signal does not interrupt them.
+    match usize::try_from(got) {
+        Ok(got) if got == out.len() => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// How many bytes a read could have now.

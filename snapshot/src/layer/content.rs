@@ -8,9 +8,9 @@ use std::path::Path;
 use nix::fcntl::FlockArg;
 
 use super::error::{LayerError, io_error};
-use super::footer::{Footer, encode_index};
+use super::footer::{Footer, encode_index, hash};
 use super::name::LayerName;
-use super::{Kind, Layer, data};
+use super::{Kind, Layer};
 use crate::BLOCK_SIZE;
 use crate::draft::{Draft, lock};
 use crate::extents::Extents;
@@ -77,9 +77,7 @@ impl Content {
             Naming::Unique => LayerName::unique().map_err(LayerError::Random)?,
             Naming::Content => {
                 let data = held.minus(&zero);
-                let hash = data::hash(&file, &footer, &index, &data, &mut |_| {})
-                    .map_err(io_error(path, "read"))?;
-                LayerName::from_parts(hash, true)
+                hash(&footer, &index, &file, &data, &mut |_| {}).map_err(io_error(path, "read"))?
             }
         };
         footer.index_crc = crc32fast::hash(&index);

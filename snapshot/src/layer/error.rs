@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 use super::footer::VERSION;
 use super::name::LayerName;
+use crate::remedy::Remedy;
 
 /// Why a layer cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerError {
     /// The host refused.
-    #[error("the layer {} could not be {what} ({source})", path.display())]
+    #[error("the layer {} could not be {what} ({source}){}", path.display(), Remedy(source))]
     Io {
         /// The file.
         path: PathBuf,

@@ -1,8 +1,12 @@
-//! The end of a layer's file: index and footer.
+//! The end of a layer's file, index and footer, and the name that they lead to.
+
+use std::fs::File;
+use std::io;
 
 use super::Kind;
 use super::name::LayerName;
 use crate::BLOCK_SIZE;
+use crate::blocks;
 use crate::bytes::{u32_at, u64_at};
 use crate::extents::{Extent, Extents, ExtentsError};
 
@@ -11,7 +15,7 @@ pub(super) const VERSION: u32 = 1;
 /// Bytes of the footer.
 pub(super) const FOOTER: usize = 128;
 /// The part of the footer that is hashed into the name.
-pub(super) const HASHED: usize = 48;
+const HASHED: usize = 48;
 /// Bytes of one range in the index.
 const ENTRY: usize = 16;
 /// Flag: the name is the hash of the content.
@@ -160,6 +164,27 @@ impl Footer {
             false => Err("its index has zero blocks that are not held".into()),
         }
     }
+}
+
+/// The name that a layer has by its content: BLAKE3 over the first bytes of its
+/// footer, the index, and the bytes of `data` in order. `progress` is told the
+/// bytes of each step.
+pub(super) fn hash(
+    footer: &Footer,
+    index: &[u8],
+    file: &File,
+    data: &Extents,
+    progress: &mut dyn FnMut(u64),
+) -> io::Result<LayerName> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&footer.encode()[..HASHED]);
+    hasher.update(index);
+    blocks::read(file, data, |_, chunk| {
+        hasher.update(chunk);
+        progress(chunk.len() as u64);
+        Ok(true)
+    })?;
+    Ok(LayerName::from_parts(hasher.finalize().into(), true))
 }
 
 /// The index: ranges of held blocks, then ranges of zero blocks.

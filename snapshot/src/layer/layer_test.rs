@@ -38,7 +38,7 @@ fn a_sealed_layer_is_what_was_written_and_cannot_be_written_again() {
         0o444
     );
     let mut told = 0;
-    layer.verify(&mut |bytes| told = bytes).unwrap();
+    layer.verify(&mut |bytes| told += bytes).unwrap();
     assert_eq!(told, 2 * 4096);
     let other = sample(tempfile::tempdir().unwrap().path(), Naming::Content);
     assert_eq!(

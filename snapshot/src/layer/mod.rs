@@ -9,7 +9,6 @@
 //! version, length, index and name. Its content is checked by [`Layer::verify`].
 
 mod content;
-mod data;
 mod error;
 mod footer;
 mod name;
@@ -21,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::blocks;
 use crate::draft::lock;
 use crate::extents::Extents;
 
@@ -29,7 +29,7 @@ pub use error::LayerError;
 pub use name::{BadName, LayerName};
 
 use error::io_error;
-use footer::{FOOTER, Footer, FooterError, encode_index};
+use footer::{FOOTER, Footer, FooterError, encode_index, hash};
 
 /// Bytes read from the end of the file at first: the footer and, of most
 /// layers, the whole index.
@@ -191,9 +191,14 @@ impl Layer {
         self.held.minus(&self.zero)
     }
 
+    /// Bytes of the blocks that are in the file.
+    pub fn data_len(&self) -> u64 {
+        (self.held.blocks() - self.zero.blocks()) * crate::BLOCK_SIZE
+    }
+
     /// Reads all of the content and checks it against the name, if that is the
-    /// hash of the content. `progress` is told the bytes read so far, of
-    /// [`Layer::data`].
+    /// hash of the content. `progress` is told the bytes of each step, which are
+    /// those of [`Layer::data`] together.
     ///
     /// # Errors
     /// The file cannot be read, or its content is not what it was.
@@ -206,7 +211,11 @@ impl Layer {
         if self.name.is_by_content() && found != self.name {
             return Err(damaged("its content does not match its name"));
         }
-        match data::all_zero(&self.file, &self.zero).map_err(io_error(&self.path, "read"))? {
+        let all_zero = blocks::stored(&self.file, &self.zero).and_then(|stored| {
+            let is_zero = |chunk: &[u8]| chunk.iter().all(|&byte| byte == 0);
+            blocks::read(&self.file, &stored, |_, chunk| Ok(is_zero(chunk)))
+        });
+        match all_zero.map_err(io_error(&self.path, "read"))? {
             true => Ok(()),
             false => Err(damaged("a block that its index calls zero is not")),
         }
@@ -220,9 +229,8 @@ impl Layer {
     pub fn hash(&self, progress: &mut dyn FnMut(u64)) -> Result<LayerName, LayerError> {
         let footer = Footer::new(self.kind, self.blocks, &self.held, &self.zero, true);
         let index = encode_index(&self.held, &self.zero);
-        let hash = data::hash(&self.file, &footer, &index, &self.data(), progress)
-            .map_err(io_error(&self.path, "read"))?;
-        Ok(LayerName::from_parts(hash, true))
+        hash(&footer, &index, &self.file, &self.data(), progress)
+            .map_err(io_error(&self.path, "read"))
     }
 }
 

@@ -18,6 +18,7 @@ use serde_json::value::RawValue;
 
 use crate::draft::Draft;
 use crate::layer::LayerName;
+use crate::remedy::Remedy;
 
 /// A manifest may have no more bytes than this, most of which are the state.
 pub const MAX_LEN: u64 = 64 << 20;
@@ -86,7 +87,7 @@ pub struct SnapshotId([u8; 32]);
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// The host refused.
-    #[error("the snapshot {} could not be {what} ({source})", path.display())]
+    #[error("the snapshot {} could not be {what} ({source}){}", path.display(), Remedy(source))]
     Io {
         /// The manifest.
         path: PathBuf,

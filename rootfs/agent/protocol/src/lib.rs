@@ -16,6 +16,8 @@
 //!             ◀───────────────────── Hello, Info
 //! Hello, Shutdown ─────────────────▶
 //!             ◀───────────────────── Hello, ShuttingDown
+//! Hello, Resumed ──────────────────▶
+//!             ◀───────────────────── Hello, Renewed
 //! ```
 //!
 //! [`ToHost::Error`] may take the place of any answer, is always the last
@@ -45,6 +47,7 @@ mod frame;
 mod hello;
 mod io;
 mod message;
+mod renew;
 mod wire;
 
 pub use decoder::Decoder;
@@ -54,6 +57,7 @@ pub use frame::{DataFrame, HEADER_LEN, MAX_ITEMS, MAX_MESSAGE, MAX_PAYLOAD};
 pub use hello::{AgentHello, BootTimes, HostHello, Info};
 pub use io::{MessageReader, write_message};
 pub use message::{AgentError, ErrorKind, Message, PowerAction, ToAgent, ToHost};
+pub use renew::{GENERATION_LEN, Renewed, Resumed, SEED_LEN, Seed, Step, StepState};
 
 /// Version of everything that follows the hello. Both sides must have the same.
 pub const PROTOCOL_VERSION: u16 = 1;

@@ -4,6 +4,7 @@ use crate::error::{DecodeError, EncodeError};
 use crate::exec::{ExecRequest, ExitStatus, WindowSize};
 use crate::frame::{put_data, put_message};
 use crate::hello::{AgentHello, HostHello, Info};
+use crate::renew::{Renewed, Resumed};
 use crate::wire::{Reader, Writer};
 
 /// The kind bytes. Those of the host are below 0x40.
@@ -12,6 +13,7 @@ pub(crate) mod kind {
     pub(crate) const EXEC: u8 = 0x02;
     pub(crate) const INFO: u8 = 0x03;
     pub(crate) const SHUTDOWN: u8 = 0x04;
+    pub(crate) const RESUMED: u8 = 0x05;
     pub(crate) const STDIN: u8 = 0x10;
     pub(crate) const STDIN_CLOSE: u8 = 0x11;
     pub(crate) const SIGNAL: u8 = 0x12;
@@ -21,6 +23,7 @@ pub(crate) mod kind {
     pub(crate) const STARTED: u8 = 0x42;
     pub(crate) const INFO_REPLY: u8 = 0x43;
     pub(crate) const SHUTTING_DOWN: u8 = 0x44;
+    pub(crate) const RENEWED: u8 = 0x45;
     pub(crate) const STDOUT: u8 = 0x50;
     pub(crate) const STDERR: u8 = 0x51;
     pub(crate) const STDIN_CREDIT: u8 = 0x52;
@@ -64,6 +67,8 @@ pub enum ToAgent {
     Info,
     /// End every process, write everything to disk, then do this.
     Shutdown(PowerAction),
+    /// This is another machine now: renew what siblings must not share.
+    Resumed(Box<Resumed>),
     /// Bytes for the command's standard input; never empty.
     Stdin(Vec<u8>),
     /// The command's standard input has no more bytes.
@@ -86,6 +91,8 @@ pub enum ToHost {
     Info(Box<Info>),
     /// The shutdown has begun.
     ShuttingDown,
+    /// What was renewed.
+    Renewed(Box<Renewed>),
     /// Bytes from the command's standard output; never empty.
     Stdout(Vec<u8>),
     /// Bytes from the command's standard error; never empty.
@@ -173,17 +180,21 @@ impl AgentError {
 
     /// An error of this agent's protocol version.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let mut message = message.into();
-        let cut = (0..=Self::MAX_TEXT.min(message.len()))
-            .rev()
-            .find(|at| message.is_char_boundary(*at));
-        message.truncate(cut.unwrap_or(0));
         Self {
             kind,
-            message,
+            message: cut(message.into(), Self::MAX_TEXT),
             protocol: crate::PROTOCOL_VERSION,
         }
     }
+}
+
+/// The text's first bytes, at most `max`, without half a character.
+pub(crate) fn cut(mut text: String, max: usize) -> String {
+    let end = (0..=max.min(text.len()))
+        .rev()
+        .find(|at| text.is_char_boundary(*at));
+    text.truncate(end.unwrap_or(0));
+    text
 }
 
 impl Message for ToAgent {
@@ -194,7 +205,7 @@ impl Message for ToAgent {
     fn is_known(kind: u8) -> bool {
         matches!(
             kind,
-            kind::HOST_HELLO..=kind::SHUTDOWN | kind::STDIN..=kind::RESIZE
+            kind::HOST_HELLO..=kind::RESUMED | kind::STDIN..=kind::RESIZE
         )
     }
 
@@ -209,6 +220,7 @@ impl Message for ToAgent {
                 1 => PowerAction::Reboot,
                 _ => return Err(r.bad("action")),
             }),
+            kind::RESUMED => Self::Resumed(Box::new(Resumed::read(&mut r)?)),
             kind::STDIN => return Ok(Self::Stdin(data(&r, body)?)),
             kind::STDIN_CLOSE => Self::StdinClose,
             kind::SIGNAL => match r.u8("signal")? {
@@ -241,6 +253,10 @@ impl Message for ToAgent {
                 });
                 kind::SHUTDOWN
             }
+            Self::Resumed(resumed) => {
+                resumed.write(&mut w);
+                kind::RESUMED
+            }
             Self::Stdin(bytes) => {
                 put_data(kind::STDIN, bytes, out);
                 return Ok(());
@@ -267,7 +283,7 @@ impl Message for ToHost {
     fn is_known(kind: u8) -> bool {
         matches!(
             kind,
-            kind::AGENT_HELLO..=kind::SHUTTING_DOWN | kind::STDOUT..=kind::ERROR
+            kind::AGENT_HELLO..=kind::RENEWED | kind::STDOUT..=kind::ERROR
         )
     }
 
@@ -278,6 +294,7 @@ impl Message for ToHost {
             kind::STARTED => Self::Started(r.u32("pid")?),
             kind::INFO_REPLY => Self::Info(Box::new(Info::read(&mut r)?)),
             kind::SHUTTING_DOWN => Self::ShuttingDown,
+            kind::RENEWED => Self::Renewed(Box::new(Renewed::read(&mut r)?)),
             kind::STDOUT => return Ok(Self::Stdout(data(&r, body)?)),
             kind::STDERR => return Ok(Self::Stderr(data(&r, body)?)),
             kind::STDIN_CREDIT => Self::StdinCredit(r.u32("bytes")?),
@@ -305,6 +322,10 @@ impl Message for ToHost {
                 kind::INFO_REPLY
             }
             Self::ShuttingDown => kind::SHUTTING_DOWN,
+            Self::Renewed(renewed) => {
+                renewed.write(&mut w);
+                kind::RENEWED
+            }
             Self::Stdout(bytes) => {
                 put_data(kind::STDOUT, bytes, out);
                 return Ok(());

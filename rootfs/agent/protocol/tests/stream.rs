@@ -26,6 +26,18 @@ impl Random {
         (self.below(2) == 0).then(|| make(self))
     }
 
+    fn resumed(&mut self) -> Resumed {
+        Resumed {
+            generation: std::array::from_fn(|_| self.next() as u8),
+            seed: Seed(std::array::from_fn(|_| self.next() as u8)),
+            wall_clock_ns: self.option(Random::next),
+            hostname: self.option(|r| format!("größe-{}", r.next())),
+            machine_id: self.below(2) == 0,
+            ssh_keys: self.below(2) == 0,
+            hooks: self.below(2) == 0,
+        }
+    }
+
     fn request(&mut self) -> ExecRequest {
         ExecRequest {
             command: if self.below(2) == 0 {
@@ -72,6 +84,7 @@ fn to_agent() -> Vec<ToAgent> {
         }),
     ];
     all.extend((0..50).map(|_| ToAgent::Exec(Box::new(random.request()))));
+    all.extend((0..20).map(|_| ToAgent::Resumed(Box::new(random.resumed()))));
     all
 }
 
@@ -101,6 +114,23 @@ fn to_host() -> Vec<ToHost> {
             ..Info::default()
         })),
         ToHost::ShuttingDown,
+        ToHost::Renewed(Box::default()),
+        ToHost::Renewed(Box::new(Renewed {
+            steps: [
+                StepState::Done,
+                StepState::Absent,
+                StepState::Pending,
+                StepState::Failed,
+            ]
+            .map(|state| Step {
+                name: format!("hook {state:?}"),
+                state,
+                detail: "größer".into(),
+                elapsed_us: 7,
+            })
+            .to_vec(),
+            elapsed_us: u64::MAX,
+        })),
         ToHost::Stdout(b"\x50\x01\x00\x00\x00 looks like a frame".to_vec()),
         ToHost::Stderr(vec![0xff; 100]),
         ToHost::StdinCredit(65536),
@@ -381,4 +411,34 @@ fn shell_codes_follow_the_shells() {
     assert_eq!(ErrorKind::NotFound.shell_code(), 127);
     assert_eq!(ErrorKind::NotExecutable.shell_code(), 126);
     assert_eq!(ErrorKind::Busy.shell_code(), 125);
+}
+
+#[test]
+fn a_seed_is_never_shown() {
+    let resumed = Resumed::everything([1; 16], Seed([0xab; 32]));
+    let shown = format!("{:?}", ToAgent::Resumed(Box::new(resumed)));
+    assert!(
+        !shown.contains("171") && shown.contains("Seed(…)"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn failures_of_a_renewal_are_told_by_name() {
+    let step = |name: &str, state| Step {
+        name: name.into(),
+        state,
+        detail: String::new(),
+        elapsed_us: 0,
+    };
+    let renewed = Renewed {
+        steps: vec![
+            step("entropy", StepState::Done),
+            step("clock", StepState::Failed),
+            step("ssh-keys", StepState::Pending),
+        ],
+        elapsed_us: 0,
+    };
+    let failed: Vec<_> = renewed.failures().map(|step| step.name.as_str()).collect();
+    assert_eq!(failed, ["clock"]);
 }

@@ -1,9 +1,10 @@
 #![allow(dead_code, reason = "each test file uses a part of this")]
 //! An agent of this build on a Unix socket, and what a host says to it.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -23,6 +24,15 @@ pub struct Agent {
 
 impl Agent {
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// An agent to which the files of the guest are those below `root`.
+    pub fn below(root: &Path) -> Self {
+        Self::start_with(&["--root".as_ref(), root.as_os_str()])
+    }
+
+    fn start_with(args: &[&OsStr]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let socket = std::env::temp_dir().join(format!(
@@ -32,6 +42,7 @@ impl Agent {
         let mut child = Command::new(env!("CARGO_BIN_EXE_coppice-agent"))
             .args(["serve", "--unix"])
             .arg(&socket)
+            .args(args)
             .stderr(Stdio::piped())
             .spawn()
             .expect("the agent starts");

@@ -1,0 +1,95 @@
+//! What is written down about a machine that is up.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cli::MachineArgs;
+use crate::parts::Parts;
+use crate::process::ProcessId;
+
+/// The record's file in the machine's directory.
+const FILE: &str = "machine.json";
+
+/// Which process a machine is, and what it was made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its VMM.
+    pub vmm: ProcessId,
+    /// When it was started, in seconds since 1970.
+    pub created: u64,
+    /// Its image's file.
+    pub image: String,
+    /// Its kernel's file.
+    pub kernel: String,
+    /// Virtual processors.
+    pub vcpus: u8,
+    /// Memory in MiB.
+    pub memory_mib: usize,
+    /// Whether it may write to its image.
+    pub writable: bool,
+}
+
+impl Record {
+    /// The record of a machine that starts now.
+    pub fn new(vmm: ProcessId, args: &MachineArgs, parts: &Parts) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            vmm,
+            created: now.map(|now| now.as_secs()).unwrap_or_default(),
+            image: parts.image.path.display().to_string(),
+            kernel: parts.kernel.display().to_string(),
+            vcpus: args.vcpus,
+            memory_mib: args.memory,
+            writable: args.writable,
+        }
+    }
+
+    /// Writes it into `dir`, whole or not at all.
+    pub fn write(&self, dir: &Path) -> io::Result<()> {
+        let draft = dir.join("machine.json.new");
+        let mut file = fs::File::create(&draft)?;
+        serde_json::to_writer(&mut file, self)?;
+        file.write_all(b"\n")?;
+        fs::rename(draft, dir.join(FILE))
+    }
+
+    /// The record in `dir`, if there is one.
+    pub fn read(dir: &Path) -> io::Result<Option<Self>> {
+        match fs::read(dir.join(FILE)) {
+            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_read_as_it_was_written() {
+        let dir = tempfile::tempdir().expect("directory");
+        assert_eq!(Record::read(dir.path()).expect("read"), None);
+        let record = Record {
+            vmm: ProcessId {
+                pid: 12,
+                started: 345,
+            },
+            created: 1_800_000_000,
+            image: "/images/base.ext4".into(),
+            kernel: "/vmlinux".into(),
+            vcpus: 2,
+            memory_mib: 512,
+            writable: true,
+        };
+        record.write(dir.path()).expect("written");
+        assert_eq!(Record::read(dir.path()).expect("read"), Some(record));
+        fs::write(dir.path().join(FILE), b"{\"vmm\":").expect("written");
+        assert!(Record::read(dir.path()).is_err());
+    }
+}
