@@ -11,7 +11,9 @@
 //! stack      layers in order, topmost first: which layer has a block → layer
 //! manifest   what a snapshot is: state, and stacks by name           → layer, draft
 //! find       where the layers are that a manifest names              → manifest, stack
-//! store      a directory of snapshots and the layers that they share → find
+//! flatten    several layers made one                                 → stack
+//! store      a directory of snapshots and the layers that they share → find, flatten
+//! pack       snapshots in one file (with the feature of that name)   → store
 //! ```
 //!
 //! `docs/snapshot-format.md` has the files byte by byte.
@@ -22,10 +24,13 @@ mod bytes;
 pub mod draft;
 pub mod extents;
 pub mod find;
+pub mod flatten;
 mod hex;
 pub mod layer;
 pub mod manifest;
 mod open;
+#[cfg(feature = "pack")]
+pub mod pack;
 mod progress;
 mod remedy;
 pub mod stack;
@@ -36,6 +41,7 @@ mod testing;
 pub use draft::Draft;
 pub use extents::{Extent, Extents};
 pub use find::{FindError, Places};
+pub use flatten::Flatten;
 pub use layer::{Content, Kind, Layer, LayerError, LayerName, Naming};
 pub use manifest::{DiskRef, Info, LayerRef, Manifest, ManifestError, SnapshotId, StackRef};
 pub use progress::Progress;

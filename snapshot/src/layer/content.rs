@@ -65,21 +65,27 @@ impl Content {
         path: &Path,
         naming: Naming,
     ) -> Result<Layer, LayerError> {
-        let Self {
-            kind,
-            blocks,
-            held,
-            zero,
-        } = self;
-        let mut footer = Footer::new(kind, blocks, &held, &zero, naming == Naming::Content);
-        let index = encode_index(&held, &zero);
-        footer.name = match naming {
+        let name = match naming {
             Naming::Unique => LayerName::unique().map_err(LayerError::Random)?,
             Naming::Content => {
-                let data = held.minus(&zero);
+                let (footer, index) = self.end();
+                let data = self.held.minus(&self.zero);
                 hash(&footer, &index, &file, &data, &mut |_| {}).map_err(io_error(path, "read"))?
             }
         };
+        self.finish(name, index_at, file, path)
+    }
+
+    /// Makes a layer of `file` that is called `name`: the caller knows it.
+    pub(crate) fn finish(
+        self,
+        name: LayerName,
+        index_at: u64,
+        file: File,
+        path: &Path,
+    ) -> Result<Layer, LayerError> {
+        let (mut footer, index) = self.end();
+        footer.name = name;
         footer.index_crc = crc32fast::hash(&index);
         footer.index_at = index_at;
         let written = (|| {
@@ -89,9 +95,9 @@ impl Content {
             tail.extend(footer.encode());
             file.write_all_at(&tail, index_at)?;
             file.set_permissions(Permissions::from_mode(0o444))?;
-            match naming {
-                Naming::Content => file.sync_all(),
-                Naming::Unique => Ok(()),
+            match name.is_by_content() {
+                true => file.sync_all(),
+                false => Ok(()),
             }
         })();
         written.map_err(io_error(path, "written"))?;
@@ -99,12 +105,18 @@ impl Content {
         Ok(Layer {
             path: path.to_owned(),
             file,
-            kind,
-            blocks,
-            name: footer.name,
-            held,
-            zero,
+            kind: self.kind,
+            blocks: self.blocks,
+            name,
+            held: self.held,
+            zero: self.zero,
         })
+    }
+
+    /// The footer, without a name, and the index that it gets.
+    fn end(&self) -> (Footer, Vec<u8>) {
+        let footer = Footer::new(self.kind, self.blocks, &self.held, &self.zero);
+        (footer, encode_index(&self.held, &self.zero))
     }
 
     /// As [`Content::seal`], for the file that is being made in `draft`, which

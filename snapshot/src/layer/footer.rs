@@ -11,11 +11,11 @@ use crate::bytes::{u32_at, u64_at};
 use crate::extents::{Extent, Extents, ExtentsError};
 
 const MAGIC: [u8; 8] = *b"COPPLAYR";
-pub(super) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// Bytes of the footer.
-pub(super) const FOOTER: usize = 128;
-/// The part of the footer that is hashed into the name.
-const HASHED: usize = 48;
+pub(crate) const FOOTER: usize = 128;
+/// The part of the footer that is hashed into the name: what the layer is.
+pub(crate) const HEAD: usize = 48;
 /// Bytes of one range in the index.
 const ENTRY: usize = 16;
 /// Flag: the name is the hash of the content.
@@ -26,7 +26,7 @@ const MAX_INDEX: u64 = 256 << 20;
 
 /// The fixed end of a layer.
 #[derive(Debug)]
-pub(super) struct Footer {
+pub(crate) struct Footer {
     pub kind: Kind,
     pub blocks: u64,
     /// Ranges of held and of zero blocks in the index.
@@ -40,7 +40,7 @@ pub(super) struct Footer {
 
 /// Why the end of a file is no footer.
 #[derive(Debug)]
-pub(super) enum FooterError {
+pub(crate) enum FooterError {
     /// It is something else.
     None,
     Version(u32),
@@ -48,14 +48,14 @@ pub(super) enum FooterError {
 }
 
 impl Footer {
-    /// The footer of a layer that has no name yet.
-    pub fn new(kind: Kind, blocks: u64, held: &Extents, zero: &Extents, by_content: bool) -> Self {
+    /// The footer of a layer that is named by its content, and has no name yet.
+    pub fn new(kind: Kind, blocks: u64, held: &Extents, zero: &Extents) -> Self {
         Self {
             kind,
             blocks,
             held: held.ranges() as u64,
             zero: zero.ranges() as u64,
-            name: LayerName::from_parts([0; 32], by_content),
+            name: LayerName::from_parts([0; 32], true),
             index_crc: 0,
             index_at: blocks.saturating_mul(BLOCK_SIZE),
         }
@@ -70,6 +70,29 @@ impl Footer {
         if crc32fast::hash(&bytes[..FOOTER - 4]) != u32_at(bytes, FOOTER - 4) {
             return damaged("its footer does not match its checksum".into());
         }
+        if bytes[96..FOOTER - 4].iter().any(|&byte| byte != 0) {
+            return damaged("its footer uses what is reserved".into());
+        }
+        let mut name = [0; 32];
+        name.copy_from_slice(&bytes[HEAD..HEAD + 32]);
+        let mut head = [0; HEAD];
+        head.copy_from_slice(&bytes[..HEAD]);
+        let unnamed = Self::decode_head(&head)?;
+        Ok(Self {
+            name: LayerName::from_parts(name, unnamed.name.is_by_content()),
+            index_crc: u32_at(bytes, 80),
+            index_at: u64_at(bytes, 88),
+            ..unnamed
+        })
+    }
+
+    /// The footer that begins like this, of which name, checksum and place of the
+    /// index are not known.
+    pub fn decode_head(bytes: &[u8; HEAD]) -> Result<Self, FooterError> {
+        let damaged = |what: String| Err(FooterError::Damaged(what));
+        if bytes[..8] != MAGIC {
+            return Err(FooterError::None);
+        }
         match u32_at(bytes, 8) {
             VERSION => {}
             version => return Err(FooterError::Version(version)),
@@ -83,19 +106,18 @@ impl Footer {
             return damaged(format!("its blocks have {} bytes", u32_at(bytes, 16)));
         }
         let flags = u32_at(bytes, 20);
-        if flags & !CONTENT_NAMED != 0 || bytes[96..FOOTER - 4].iter().any(|&byte| byte != 0) {
-            return damaged("its footer uses what is reserved".into());
+        if flags & !CONTENT_NAMED != 0 {
+            return damaged(format!("its footer has unknown flags {flags:#x}"));
         }
-        let mut name = [0; 32];
-        name.copy_from_slice(&bytes[HASHED..HASHED + 32]);
+        let blocks = u64_at(bytes, 24);
         Ok(Self {
             kind,
-            blocks: u64_at(bytes, 24),
+            blocks,
             held: u64_at(bytes, 32),
             zero: u64_at(bytes, 40),
-            name: LayerName::from_parts(name, flags & CONTENT_NAMED != 0),
-            index_crc: u32_at(bytes, 80),
-            index_at: u64_at(bytes, 88),
+            name: LayerName::from_parts([0; 32], flags == CONTENT_NAMED),
+            index_crc: 0,
+            index_at: blocks.saturating_mul(BLOCK_SIZE),
         })
     }
 
@@ -118,12 +140,19 @@ impl Footer {
         put(24, &self.blocks.to_le_bytes());
         put(32, &self.held.to_le_bytes());
         put(40, &self.zero.to_le_bytes());
-        put(HASHED, self.name.as_bytes());
+        put(HEAD, self.name.as_bytes());
         put(80, &self.index_crc.to_le_bytes());
         put(88, &self.index_at.to_le_bytes());
         let crc = crc32fast::hash(&bytes[..FOOTER - 4]);
         bytes[FOOTER - 4..].copy_from_slice(&crc.to_le_bytes());
         bytes
+    }
+
+    /// What is hashed into the name.
+    pub fn head(&self) -> [u8; HEAD] {
+        let mut head = [0; HEAD];
+        head.copy_from_slice(&self.encode()[..HEAD]);
+        head
     }
 
     /// Bytes of the index, unless they are beyond reason.
@@ -144,11 +173,8 @@ impl Footer {
     }
 
     /// The held and the zero blocks in `index`, which has the length that the
-    /// footer says.
+    /// footer says. Its checksum is the caller's.
     pub fn decode_index(&self, index: &[u8]) -> Result<(Extents, Extents), String> {
-        if crc32fast::hash(index) != self.index_crc {
-            return Err("its index does not match its checksum".into());
-        }
         let (held, zero) = index.split_at(self.held as usize * ENTRY);
         let ranges = |part: &[u8], what: &str| {
             let ranges = part.chunks_exact(ENTRY).map(|entry| Extent {
@@ -169,7 +195,7 @@ impl Footer {
 /// The name that a layer has by its content: BLAKE3 over the first bytes of its
 /// footer, the index, and the bytes of `data` in order. `progress` is told the
 /// bytes of each step.
-pub(super) fn hash(
+pub(crate) fn hash(
     footer: &Footer,
     index: &[u8],
     file: &File,
@@ -177,7 +203,7 @@ pub(super) fn hash(
     progress: &mut dyn FnMut(u64),
 ) -> io::Result<LayerName> {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(&footer.encode()[..HASHED]);
+    hasher.update(&footer.head());
     hasher.update(index);
     blocks::read(file, data, |_, chunk| {
         hasher.update(chunk);
@@ -188,7 +214,7 @@ pub(super) fn hash(
 }
 
 /// The index: ranges of held blocks, then ranges of zero blocks.
-pub(super) fn encode_index(held: &Extents, zero: &Extents) -> Vec<u8> {
+pub(crate) fn encode_index(held: &Extents, zero: &Extents) -> Vec<u8> {
     let mut bytes = Vec::with_capacity((held.ranges() + zero.ranges()) * ENTRY);
     for extent in held.iter().chain(zero) {
         bytes.extend(extent.start.to_le_bytes());

@@ -10,7 +10,7 @@
 
 mod content;
 mod error;
-mod footer;
+pub(crate) mod footer;
 mod name;
 
 use std::fmt;
@@ -28,7 +28,8 @@ pub use content::{Content, Naming};
 pub use error::LayerError;
 pub use name::{BadName, LayerName};
 
-use error::io_error;
+pub(crate) use error::io_error;
+
 use footer::{FOOTER, Footer, FooterError, encode_index, hash};
 
 /// Bytes read from the end of the file at first: the footer and, of most
@@ -139,6 +140,9 @@ impl Layer {
                 .map_err(io_error(path, "read"))?;
             index
         };
+        if crc32fast::hash(&index) != footer.index_crc {
+            return Err(damaged("its index does not match its checksum".into()));
+        }
         let (held, zero) = footer.decode_index(&index).map_err(damaged)?;
         Ok(Self {
             path: path.to_owned(),
@@ -227,10 +231,15 @@ impl Layer {
     /// # Errors
     /// The file cannot be read.
     pub fn hash(&self, progress: &mut dyn FnMut(u64)) -> Result<LayerName, LayerError> {
-        let footer = Footer::new(self.kind, self.blocks, &self.held, &self.zero, true);
-        let index = encode_index(&self.held, &self.zero);
+        let (footer, index) = self.end();
         hash(&footer, &index, &self.file, &self.data(), progress)
             .map_err(io_error(&self.path, "read"))
+    }
+
+    /// Footer, without a name, and index of the same content in any layer's file.
+    pub(crate) fn end(&self) -> (Footer, Vec<u8>) {
+        let footer = Footer::new(self.kind, self.blocks, &self.held, &self.zero);
+        (footer, encode_index(&self.held, &self.zero))
     }
 }
 

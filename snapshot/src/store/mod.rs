@@ -20,6 +20,7 @@
 
 mod collect;
 mod error;
+mod flatten;
 mod put;
 mod staging;
 mod tags;
@@ -43,6 +44,8 @@ use crate::stack::Stack;
 pub use collect::{Collected, LayerUse};
 pub use error::StoreError;
 pub use put::Take;
+#[cfg(feature = "pack")]
+pub(crate) use put::stored;
 pub use staging::Staging;
 pub use tags::Tag;
 pub use verify::Verified;

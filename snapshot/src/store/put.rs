@@ -183,6 +183,23 @@ impl Store {
             .map_err(io_error(&path, "written"))?;
         Ok(name)
     }
+
+    /// Makes `draft` a layer of the store, whose content is known to have this
+    /// name.
+    #[cfg(feature = "pack")]
+    pub(crate) fn put_named(
+        &self,
+        content: Content,
+        draft: Draft,
+        name: LayerName,
+    ) -> Result<(), StoreError> {
+        let file = draft.file().try_clone();
+        let file = file.map_err(io_error(draft.path(), "written"))?;
+        let end = content.blocks.saturating_mul(crate::BLOCK_SIZE);
+        content.finish(name, end, file, draft.path())?;
+        let path = self.layer_path(&name);
+        draft.publish().map_err(io_error(&path, "written"))
+    }
 }
 
 /// The manifest as a store keeps it: layers have the names that are new to them

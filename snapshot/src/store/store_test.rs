@@ -358,3 +358,27 @@ fn a_snapshot_with_a_missing_or_swapped_layer_does_not_open() {
     assert!(error.to_string().contains("17 blocks"), "{error}");
     Layer::open(&dir.path().join("odd")).unwrap();
 }
+
+#[test]
+fn a_flattened_snapshot_shows_the_same_in_one_layer_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("store")).unwrap();
+    let id = put(&store, &dir.path().join("1"), 7, Take::Keep);
+    let flat = store.flatten(&id, &mut |_| {}).unwrap();
+    assert_ne!(flat, id);
+    let opened = store.open_snapshot(&flat).unwrap();
+    let [memory] = opened.memory.layers() else {
+        panic!("{:?}", opened.memory);
+    };
+    assert_eq!(
+        memory.held().iter().map(|e| e.range()).collect::<Vec<_>>(),
+        [0..2, 3..12, 15..16]
+    );
+    let before = store.open_snapshot(&id).unwrap();
+    assert_eq!(
+        opened.disks[0].layers()[0].name(),
+        before.disks[0].layers()[0].name()
+    );
+    assert_eq!(opened.manifest.state, before.manifest.state);
+    assert_eq!(store.flatten(&flat, &mut |_| {}).unwrap(), flat);
+}

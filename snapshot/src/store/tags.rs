@@ -93,7 +93,7 @@ impl Store {
     }
 
     /// The snapshot that has the tag `name`, if that is one.
-    pub(super) fn tagged(&self, name: &str) -> Result<Option<SnapshotId>, StoreError> {
+    pub(crate) fn tagged(&self, name: &str) -> Result<Option<SnapshotId>, StoreError> {
         let Ok(tag) = name.parse::<Tag>() else {
             return Ok(None);
         };
