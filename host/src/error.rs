@@ -169,6 +169,20 @@ pub enum Error {
     #[error(transparent)]
     TooLong(#[from] EncodeError),
 
+    /// The agent of a restored machine did not confirm that it is another one.
+    #[error(
+        "the restored machine did not confirm within {} s that it has random numbers, keys and a \
+         clock of its own, so nothing may run in it ({why}); give it more time, or look at its \
+         console",
+        .after.as_secs_f32()
+    )]
+    NotRenewed {
+        /// How long it had.
+        after: Duration,
+        /// What went wrong last.
+        why: String,
+    },
+
     /// No machine has this name.
     #[error(
         "there is no machine named `{0}`; `coppice ls` lists those that there are, \

@@ -75,7 +75,9 @@ pub fn connect(vsock: &Path) -> Result<UnixStream, Error> {
     connect_within(vsock, PATIENCE)
 }
 
-fn connect_within(vsock: &Path, patience: Duration) -> Result<UnixStream, Error> {
+/// The same; no single step of what is said on it may take longer than
+/// `patience`.
+pub fn connect_within(vsock: &Path, patience: Duration) -> Result<UnixStream, Error> {
     open(vsock, patience).map_err(Error::host("the guest's agent cannot be reached"))
 }
 

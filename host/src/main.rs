@@ -20,6 +20,11 @@ mod parts;
 mod probe;
 mod process;
 mod relay;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "for the commands that restore and fork")
+)]
+mod renewal;
 mod report;
 mod run;
 mod rundir;
