@@ -124,6 +124,8 @@ pub struct Machine {
     spec: Spec,
     /// The snapshot that it comes from, or the last that was made of it.
     parent: Option<SnapshotId>,
+    /// It was restored and has not run: its devices are still to be woken up.
+    to_wake: bool,
     tracker: Tracker,
     /// The snapshot that is being written, if one is.
     writing: Option<snapshot::Writing>,
@@ -215,6 +217,7 @@ impl Machine {
             ending,
             spec,
             parent: None,
+            to_wake: false,
             tracker,
             writing: None,
             snapshot_done,
@@ -257,6 +260,9 @@ impl Machine {
     /// The guest has ended.
     pub fn resume(&mut self) -> Result<(), MachineError> {
         self.refuse_if_ended()?;
+        if std::mem::take(&mut self.to_wake) {
+            self.after_restore();
+        }
         self.threads.resume();
         Ok(())
     }

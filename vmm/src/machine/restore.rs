@@ -118,7 +118,7 @@ impl Machine {
         machine.parent = Some(id);
         machine.fill(state, load.clock_realtime)?;
         machine.board.vmgenid.renew(&machine.memory)?;
-        machine.after_restore();
+        machine.to_wake = true;
         machine.subscribe(events);
         Ok((machine, spec))
     }

@@ -81,7 +81,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Raises what has to reach the guest once it runs.
+    /// Raises what has to reach the guest once it runs. To be called right before
+    /// that: the vsock device begins to wait for the guest's answer.
     pub(super) fn after_restore(&self) {
         self.board.serial.lock().after_restore();
         self.board.i8042.lock().after_restore();

@@ -10,7 +10,7 @@ use vm_memory::{ByteValued, Bytes as _, GuestMemoryBackend as _, GuestMemoryRegi
 
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use super::{DeviceEnv, Interrupt, MmioTransport, QueueSetup, Virtqueue};
+use super::{DeviceEnv, Interrupt, MmioTransport, QueuePosition, QueueSetup, Virtqueue};
 use crate::bus::BusDevice as _;
 use crate::memory::GuestMemory;
 use crate::units::{Gpa, MIB};
@@ -174,6 +174,13 @@ impl MockDriver {
     pub fn virtqueue(&self, event_idx: bool) -> Virtqueue {
         let memory = Arc::new(self.memory.clone());
         Virtqueue::new(self.index, &self.setup(), event_idx, memory).expect("a valid queue")
+    }
+
+    /// The device's side of this queue in a device that was restored.
+    pub fn virtqueue_at(&self, event_idx: bool, position: QueuePosition) -> Virtqueue {
+        let mut queue = self.virtqueue(event_idx);
+        queue.resume_at(position).expect("a possible position");
+        queue
     }
 
     /// Takes `len` bytes of the data area.
@@ -346,6 +353,23 @@ pub fn env(memory: &GuestMemory, drivers: &[&MockDriver], features: u64) -> Devi
             EventFd::new(EFD_NONBLOCK).expect("an event descriptor"),
         )),
         features,
+    }
+}
+
+/// What a device is started with that was saved with its queues at `positions`.
+pub fn env_at(
+    memory: &GuestMemory,
+    drivers: &[&MockDriver],
+    positions: &[QueuePosition],
+    event_idx: bool,
+    features: u64,
+) -> DeviceEnv {
+    let queues = drivers.iter().zip(positions);
+    DeviceEnv {
+        queues: queues
+            .map(|(driver, &at)| driver.virtqueue_at(event_idx, at))
+            .collect(),
+        ..env(memory, &[], features)
     }
 }
 

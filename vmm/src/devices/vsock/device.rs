@@ -281,3 +281,7 @@ fn take_packet(mut readable: Buffers, muxer: &mut Muxer) -> usize {
 #[cfg(test)]
 #[path = "device_test.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "restore_test.rs"]
+mod restore_tests;

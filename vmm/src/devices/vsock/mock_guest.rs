@@ -11,14 +11,17 @@ use std::time::Duration;
 
 use super::device::Vsock;
 use super::packet::{HOST_CID, Header, Op, SHUTDOWN_BOTH, TYPE_STREAM};
+use crate::memory::GuestMemory;
 use crate::spec::VsockConfig;
 use crate::virtio::mock_driver::{self, Descriptor, MockDriver, Used};
-use crate::virtio::{Interrupt, VirtioDevice as _};
+use crate::virtio::{Interrupt, VirtioDevice as _, Virtqueue};
 
 pub const CID: u32 = 7;
 /// Receive buffers, and their size: what Linux posts.
 pub const BUFFERS: usize = 64;
 const BUFFER_LEN: usize = 4096;
+/// Size of the event queue.
+const EVENT_QUEUE: u16 = 16;
 /// How much each of the guest's sockets takes ahead of its program.
 pub const GUEST_BUFFER: u32 = 64 * 1024;
 
@@ -102,6 +105,8 @@ pub struct Guest {
     pub device: Vsock,
     pub receive: MockDriver,
     pub transmit: MockDriver,
+    pub event: MockDriver,
+    memory: GuestMemory,
     /// Address of each receive buffer.
     buffers: Vec<u64>,
     posted: usize,
@@ -130,7 +135,7 @@ impl Guest {
         let mut receive = MockDriver::new(&memory, 0, BUFFERS as u16);
         let buffers = (0..BUFFERS).map(|_| receive.alloc(BUFFER_LEN)).collect();
         let transmit = MockDriver::new(&memory, 1, 64);
-        let event = MockDriver::new(&memory, 2, 16);
+        let event = MockDriver::new(&memory, 2, EVENT_QUEUE);
         let env = mock_driver::env(&memory, &[&receive, &transmit, &event], 1);
         let interrupt = Arc::clone(&env.interrupt);
         let mut device = Vsock::new(&config).unwrap();
@@ -139,12 +144,102 @@ impl Guest {
             device,
             receive,
             transmit,
+            event,
+            memory,
             buffers,
             posted: 0,
             interrupt,
             received: VecDeque::new(),
             dir,
         }
+    }
+
+    /// This guest in a machine restored from its present state: its memory is a
+    /// copy, its connections are gone, and its address is `cid`.
+    pub fn restored_as(&self, cid: u32, event_idx: bool) -> Self {
+        let memory = mock_driver::copy_of(&self.memory);
+        let dir = tempfile::tempdir().unwrap();
+        let config = VsockConfig {
+            guest_cid: cid,
+            uds_path: dir.path().join("v.sock"),
+            vsock_id: None,
+        };
+        let [receive, transmit, event] =
+            [&self.receive, &self.transmit, &self.event].map(|driver| driver.moved_to(&memory));
+        let positions: Vec<_> = self
+            .device
+            .queues()
+            .iter()
+            .map(Virtqueue::position)
+            .collect();
+        let drivers = [&receive, &transmit, &event];
+        let env = mock_driver::env_at(&memory, &drivers, &positions, event_idx, 1);
+        let interrupt = Arc::clone(&env.interrupt);
+        let mut device = Vsock::new(&config).unwrap();
+        device.restore(&self.device.save().unwrap()).unwrap();
+        device.start(env).unwrap();
+        Self {
+            device,
+            receive,
+            transmit,
+            event,
+            memory,
+            buffers: self.buffers.clone(),
+            posted: self.posted,
+            interrupt,
+            received: VecDeque::new(),
+            dir,
+        }
+    }
+
+    /// The same with the same address, and running.
+    pub fn restored(&self) -> Self {
+        let mut guest = self.restored_as(CID, false);
+        guest.wake();
+        guest
+    }
+
+    /// Resets the device and starts it with empty queues.
+    pub fn reboot(&mut self) {
+        self.device.stop();
+        self.receive = MockDriver::new(&self.memory, 0, BUFFERS as u16);
+        self.transmit = MockDriver::new(&self.memory, 1, 64);
+        self.event = MockDriver::new(&self.memory, 2, EVENT_QUEUE);
+        self.posted = 0;
+        self.received.clear();
+        let drivers = [&self.receive, &self.transmit, &self.event];
+        self.device
+            .start(mock_driver::env(&self.memory, &drivers, 1))
+            .unwrap();
+        self.post(BUFFERS);
+    }
+
+    /// What the transport does right before the vCPUs run.
+    pub fn wake(&mut self) {
+        for queue in 0..3 {
+            self.device.queue_notified(queue).unwrap();
+        }
+    }
+
+    /// Posts `count` event buffers and tells the device.
+    pub fn post_event_buffers(&mut self, count: usize) {
+        for _ in 0..count {
+            self.event.forget_data();
+            let at = self.event.alloc(4);
+            self.event.offer_chain(&[Descriptor::writable(at, 4)]);
+        }
+        self.device.queue_notified(2).unwrap();
+        let used = self.collect();
+        self.post(used);
+    }
+
+    /// The events that came, whose buffers are not posted again yet.
+    pub fn take_events(&mut self) -> Vec<Vec<u8>> {
+        let used = self.event.used();
+        self.event.forget_data();
+        let at = self.event.alloc(4);
+        let read = |used: &Used| self.event.get(at, used.len as usize);
+        used.iter().map(read).collect()
     }
 
     /// The device's interrupt line.

@@ -522,7 +522,7 @@ impl Muxer {
     }
 
     /// Gives up on everything whose time is up at `now`.
-    fn tick(&mut self, now: Instant) {
+    pub fn tick(&mut self, now: Instant) {
         self.handshakes.retain(|_, client| now < client.deadline);
         self.orphans.tick(now);
         for ports in self.closing.tick(now) {
