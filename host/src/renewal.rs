@@ -15,6 +15,9 @@ use coppice_agent_protocol::{
 use crate::error::Error;
 use crate::guest;
 
+/// No machine is waited for longer than a day.
+const LONGEST_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Between two attempts at first, and at most. A machine that has just begun to
 /// run answers in less than a millisecond.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
@@ -49,7 +52,7 @@ pub fn request(hostname: Option<String>) -> Result<Resumed, Error> {
 /// [`Error::NotRenewed`] if there was no confirmation in time: nothing may run
 /// in the machine then. Others if trying again is of no use.
 pub fn resumed(vsock: &Path, request: Resumed, limit: Duration) -> Result<Renewed, Error> {
-    let deadline = Instant::now() + limit;
+    let deadline = Instant::now() + limit.min(LONGEST_LIMIT);
     let mut pause = FIRST_PAUSE;
     loop {
         let why = match attempt(vsock, request.clone(), deadline) {

@@ -4,7 +4,8 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
 use coppice_agent_protocol::{
-    AGENT_PORT, ExecRequest, HostHello, MessageReader, ToAgent, ToHost, write_message,
+    AGENT_PORT, ExecRequest, HostHello, Info, MessageReader, Renewed, Resumed, ToAgent, ToHost,
+    write_message,
 };
 
 use crate::machine::Machine;
@@ -84,6 +85,38 @@ impl Machine {
                 Some(ToHost::Error(error)) => panic!("{line}: {error:?}"),
                 Some(_) => {}
                 None => panic!("{line}: the stream ended before the command"),
+            }
+        }
+    }
+
+    /// Tells the agent that the machine is another one, and returns what it did.
+    pub fn renew(&self, request: Resumed) -> Renewed {
+        match self.ask(ToAgent::Resumed(Box::new(request))) {
+            ToHost::Renewed(renewed) => *renewed,
+            other => panic!("{other:?} instead of a confirmation"),
+        }
+    }
+
+    /// Facts about the guest.
+    pub fn info(&self) -> Info {
+        match self.ask(ToAgent::Info) {
+            ToHost::Info(info) => *info,
+            other => panic!("{other:?} instead of facts"),
+        }
+    }
+
+    /// The agent's one answer to a request.
+    fn ask(&self, request: ToAgent) -> ToHost {
+        let mut stream = self.connect(AGENT_PORT).expect("the agent listens");
+        for message in [ToAgent::Hello(HostHello::default()), request] {
+            write_message(&mut stream, &message).expect("the agent reads");
+        }
+        let mut reader = MessageReader::<_, ToHost>::new(stream);
+        loop {
+            let message = reader.next_message().expect("the protocol is kept");
+            match message.expect("the agent answers") {
+                ToHost::Hello(_) => {}
+                answer => return answer,
             }
         }
     }
