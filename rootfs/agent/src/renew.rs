@@ -81,6 +81,7 @@ pub(crate) struct Renewal {
     jobs: VecDeque<Job>,
     running: Option<Running>,
     answer: Option<Renewed>,
+    answered: bool,
     over: bool,
 }
 
@@ -112,6 +113,7 @@ impl Renewal {
             jobs: VecDeque::new(),
             running: None,
             answer: None,
+            answered: false,
             over: false,
         };
         renewal.plan(request, env);
@@ -135,7 +137,7 @@ impl Renewal {
         }
         let served = request.ssh_keys && self.drop_ssh_keys(env);
         let keys: Vec<Job> = env.ssh_keys_due.iter().cloned().map(Job::SshKey).collect();
-        if served && !keys.is_empty() {
+        if served {
             self.jobs.extend(keys);
             self.jobs.push_back(Job::SshServer);
             self.plan_hooks(request, env);
@@ -149,13 +151,13 @@ impl Renewal {
 
     /// Removes the SSH host keys; tells whether a server may still hold them.
     fn drop_ssh_keys(&mut self, env: &mut Env) -> bool {
-        let served = !ssh_keys::servers(&env.root).is_empty();
         let (root, due) = (env.root.clone(), &mut env.ssh_keys_due);
         self.step("ssh-keys", || ssh_keys::remove(&root, due));
-        let pending = !served && !env.ssh_keys_due.is_empty();
+        // Looking at every process takes its time, and is only worth it then.
+        let served = !due.is_empty() && !ssh_keys::servers(&root).is_empty();
         if let Some(step) = self.steps.last_mut()
             && step.state == StepState::Done
-            && pending
+            && !served
         {
             step.state = StepState::Pending;
         }
@@ -183,8 +185,8 @@ impl Renewal {
     }
 
     fn note(&mut self, name: &str, state: StepState, detail: String, took: Duration) {
-        if state == StepState::Failed {
-            // For who looks for it in the guest, and for what comes after the answer.
+        if state == StepState::Failed && self.answered {
+            // The console is slow, but there is no other way to tell now.
             eprintln!("coppice-agent: renewal: {name}: {detail}");
         }
         self.steps.push(Step::new(name, state, detail, took));
@@ -237,6 +239,7 @@ impl Renewal {
                     steps: std::mem::take(&mut self.steps),
                     elapsed_us: micros(self.began.elapsed()),
                 });
+                self.answered = true;
                 return;
             }
             Job::SshServer => {
