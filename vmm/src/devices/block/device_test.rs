@@ -226,3 +226,50 @@ fn a_durable_drive_is_flushed_when_it_stops_and_something_was_written() {
         assert_eq!(flushes.load(Ordering::Relaxed), expected);
     }
 }
+
+#[test]
+fn a_restored_drive_knows_what_is_not_durable_yet() {
+    let memory = guest_memory();
+    let durable = |flushes: &Arc<AtomicUsize>| {
+        let config = DriveConfig {
+            cache_type: CacheType::Writeback,
+            ..config(Path::new("ignored"))
+        };
+        Block::with_backend(&config, Box::new(Counting(flushes.clone()))).unwrap()
+    };
+    for write in [false, true] {
+        let flushes = Arc::new(AtomicUsize::new(0));
+        let mut saved = durable(&flushes);
+        let mut driver = MockDriver::new(&memory, 0, 16);
+        saved.start(env(&memory, &[&driver], FLUSH)).unwrap();
+        let mut request = read_request(0);
+        request[0] = u8::from(write);
+        let data: &[u8] = if write { &[0; 512] } else { &[] };
+        let room = if write { 1 } else { 513 };
+        driver.send(&[&request, data], &[room]);
+        saved.queue_notified(0).unwrap();
+        let state = saved.save().unwrap();
+
+        let mut child = durable(&flushes);
+        child.restore(&state).unwrap();
+        assert_eq!(child.save().unwrap(), state);
+        child.stop();
+        assert_eq!(flushes.load(Ordering::Relaxed), usize::from(write));
+    }
+}
+
+#[test]
+fn a_disk_of_another_length_and_damage_are_refused() {
+    let (_dir, path) = image(8);
+    let state = Block::new(&config(&path)).unwrap().save().unwrap();
+    let (_dir, other) = image(9);
+    let mut block = Block::new(&config(&other)).unwrap();
+    let error = block.restore(&state).unwrap_err().to_string();
+    for part in ["\"data\"", "8 sectors", "has 9"] {
+        assert!(error.contains(part), "{error}");
+    }
+    for len in 0..state.len() {
+        let error = block.restore(&state[..len]).unwrap_err().to_string();
+        assert!(error.contains("\"data\""), "{error}");
+    }
+}

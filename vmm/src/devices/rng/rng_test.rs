@@ -63,3 +63,19 @@ fn a_stopped_device_serves_nothing() {
     rng.backend_ready().unwrap();
     assert!(driver.used().is_empty());
 }
+
+#[test]
+fn a_restored_device_serves_what_waits() {
+    let memory = guest_memory();
+    let (saved, mut driver) = (Rng::new().unwrap(), MockDriver::new(&memory, 0, 128));
+    let bytes = saved.save().unwrap();
+    driver.send(&[], &[8]);
+    let mut rng = Rng::new().unwrap();
+    for damaged in [&[][..], &[1], &[0, 0]] {
+        rng.restore(damaged).unwrap_err();
+    }
+    rng.restore(&bytes).unwrap();
+    rng.start(env(&memory, &[&driver], 0)).unwrap();
+    rng.queue_notified(0).unwrap();
+    assert_eq!(driver.used()[0].len, 8);
+}

@@ -15,7 +15,7 @@
 //! connection  one connection: packets and socket events in, packets out
 //! handshake   the CONNECT line
 //! watch       the one descriptor that the event loop watches
-//! muxer       all connections
+//! muxer       all connections, and how they come about
 //! endings     what is kept of those that ended
 //! reset       after a restore: tells the guest that they are all gone
 //! device      the queues

@@ -1,12 +1,12 @@
 //! All connections of the device: which packet and which socket event belongs
 //! to which, and who may send next.
 
+mod arrivals;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ffi::OsString;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
 use std::time::Instant;
 
 use vm_memory::VolatileSlice;
@@ -14,21 +14,14 @@ use vm_memory::VolatileSlice;
 use super::connection::{Connection, Fate, Outgoing};
 use super::credit::BUF_ALLOC;
 use super::endings::{Closing, Orphans};
-use super::handshake::{Handshake, Progress};
+use super::handshake::Handshake;
 use super::packet::{HOST_CID, Header, Op, SHUTDOWN_BOTH, TYPE_STREAM};
 use super::watch::{Event, Token, Watch};
 use crate::backends::unix::{Listener, Stream};
 
-/// Streams that exist at once, whatever they are used for.
-const MAX_STREAMS: usize = 1024;
-/// Clients of the host that have not said yet what they want.
-const MAX_HANDSHAKES: usize = 256;
 /// Resets that wait for receive buffers of the guest. A guest that provokes
 /// more without reading any does not get all of them.
 const MAX_RESETS: usize = 1024;
-/// Clients accepted in one wake-up.
-const ACCEPT_BATCH: usize = 32;
-
 /// The host's ports of connections that the host asks for. Guests connect to
 /// ports that people choose, which are far lower.
 pub const HOST_PORTS: RangeInclusive<u32> = 1 << 30..=u32::MAX >> 1;
@@ -109,7 +102,7 @@ impl Muxer {
             ready: VecDeque::new(),
             resets: VecDeque::new(),
             next_host_port: *HOST_PORTS.start(),
-            max_streams: MAX_STREAMS,
+            max_streams: arrivals::MAX_STREAMS,
             complaints: 0,
         })
     }
@@ -405,107 +398,6 @@ impl Muxer {
             self.ready.retain(|&waiting| waiting != ports);
         }
         slot
-    }
-
-    /// Makes room for one more stream, at the cost of the oldest that only
-    /// waits for a slow host; `false` if there is none.
-    fn has_room(&mut self) -> bool {
-        let streams = self.connections.len() + self.handshakes.len() + self.orphans.len();
-        streams < self.max_streams || self.orphans.drop_oldest()
-    }
-
-    fn connect_to_host(&mut self, ports: Ports, request: &Header) {
-        let mut path = OsString::from(self.listener.path());
-        path.push(format!("_{}", ports.host));
-        let path = PathBuf::from(path);
-        let connected = if self.has_room() {
-            Stream::connect(&path)
-        } else {
-            Err(io::Error::other("too many connections"))
-        };
-        match connected.and_then(|stream| Ok((self.watch.add(stream.as_fd())?, stream))) {
-            Ok((token, stream)) => {
-                self.insert(ports, token, Connection::from_guest(stream, request));
-            }
-            Err(error) => {
-                log::debug!("vsock: no connection to {}: {error}", path.display());
-                self.push_reset(HOST_CID, TYPE_STREAM, ports);
-            }
-        }
-    }
-
-    fn accept(&mut self) {
-        for _ in 0..ACCEPT_BATCH {
-            match self.listener.accept() {
-                Ok(Some(stream)) => self.greet(stream),
-                Ok(None) => return,
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    // Watching on would only report the same again at once.
-                    log::warn!("vsock: no client can be accepted for now: {error}");
-                    self.out_of_descriptors = true;
-                    self.watch.want_clients(self.listener.as_fd(), false);
-                    self.watch.tick();
-                    return;
-                }
-            }
-        }
-    }
-
-    /// A client has connected. Without a driver there is nobody to ask: closing
-    /// at once tells the client to try again.
-    fn greet(&mut self, stream: Stream) {
-        if !self.serving || !self.has_room() {
-            return;
-        }
-        if self.handshakes.len() == MAX_HANDSHAKES {
-            self.handshakes.pop_first();
-        }
-        match self.watch.add(stream.as_fd()) {
-            Ok(token) => {
-                let handshake = Handshake::new(stream, Instant::now());
-                self.handshakes.insert(token, handshake);
-                self.watch.tick();
-            }
-            Err(error) => log::warn!("vsock: a client cannot be watched: {error}"),
-        }
-    }
-
-    fn advance(&mut self, token: Token, hung_up: bool) {
-        let Some(handshake) = self.handshakes.get_mut(&token) else {
-            // Fetched together with the event that ended it.
-            return;
-        };
-        match handshake.advance() {
-            Progress::Waiting => {}
-            Progress::Refused => drop(self.handshakes.remove(&token)),
-            Progress::Port(guest) => {
-                let handshake = self.handshakes.remove(&token).expect("it is there");
-                let host = self.free_host_port(guest);
-                let mut connection = Connection::from_host(handshake.stream, Instant::now());
-                if hung_up {
-                    connection.hung_up();
-                }
-                self.insert(Ports { host, guest }, token, connection);
-            }
-        }
-    }
-
-    /// A host port that makes a new pair with the guest's port. Ports go round,
-    /// so that the guest has long forgotten the last connection of a pair.
-    fn free_host_port(&mut self, guest: u32) -> u32 {
-        loop {
-            let host = self.next_host_port;
-            self.next_host_port = if host == *HOST_PORTS.end() {
-                *HOST_PORTS.start()
-            } else {
-                host + 1
-            };
-            let ports = Ports { host, guest };
-            if !self.connections.contains_key(&ports) && !self.closing.has(ports) {
-                return host;
-            }
-        }
     }
 
     /// Keeps what is left of a connection that the guest has closed until the

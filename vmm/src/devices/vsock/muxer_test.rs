@@ -3,6 +3,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use super::super::mock_guest::{CID, Socket};
+use super::arrivals::MAX_HANDSHAKES;
 use super::*;
 
 /// A muxer that serves, and a directory for its sockets.
