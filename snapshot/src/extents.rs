@@ -196,7 +196,7 @@ pub fn runs(bitmap: &[u64], blocks: u64) -> impl Iterator<Item = (u64, u64)> + '
 }
 
 /// The first block from `from` on whose bit is `set`, below `blocks`.
-fn next(bitmap: &[u64], from: u64, blocks: u64, set: bool) -> Option<u64> {
+pub(crate) fn next(bitmap: &[u64], from: u64, blocks: u64, set: bool) -> Option<u64> {
     let mut at = from;
     while at < blocks {
         let word = usize::try_from(at / 64).ok().and_then(|n| bitmap.get(n));

@@ -14,6 +14,7 @@
 //! flatten    several layers made one                                 → stack
 //! store      a directory of snapshots and the layers that they share → find, flatten
 //! pack       snapshots in one file (with the feature of that name)   → store
+//! delta      the private, writable top of a disk                     → layer
 //! ```
 //!
 //! `docs/snapshot-format.md` has the files byte by byte.
@@ -21,6 +22,7 @@
 
 mod blocks;
 mod bytes;
+pub mod delta;
 pub mod draft;
 pub mod extents;
 pub mod find;
@@ -33,11 +35,13 @@ mod open;
 pub mod pack;
 mod progress;
 mod remedy;
+mod sparse;
 pub mod stack;
 pub mod store;
 #[cfg(test)]
 mod testing;
 
+pub use delta::{Delta, DeltaError, FrozenDelta};
 pub use draft::Draft;
 pub use extents::{Extent, Extents};
 pub use find::{FindError, Places};

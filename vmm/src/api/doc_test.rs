@@ -174,6 +174,7 @@ fn nested_objects_are_the_same() {
     for (outer, field, schema) in [
         ("Entropy", "rate_limiter", "RateLimiter"),
         ("Serial", "rate_limiter", "TokenBucket"),
+        ("drives/rootfs", "stack", "DriveStack"),
     ] {
         let path = format!("/{}", outer.to_lowercase());
         let body = json!({ field: { "nonsense": 1 } });

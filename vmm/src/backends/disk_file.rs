@@ -2,12 +2,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom};
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use coppice_snapshot::Delta;
 use vm_memory::VolatileSlice;
 
-use super::disk::DiskBackend;
+use super::disk::{DiskBackend, FileFacts, FreezeError, FrozenDisk};
 use crate::sys::file;
 use crate::units::SECTOR_SIZE;
 
@@ -68,6 +69,7 @@ pub enum DiskError {
 /// by any number of readers.
 #[derive(Debug)]
 pub struct DiskFile {
+    path: PathBuf,
     file: File,
     len: u64,
 }
@@ -100,7 +102,11 @@ impl DiskFile {
             let path = path.to_owned();
             return Err(DiskError::NotSectors { path, len });
         }
-        Ok(Self { file, len })
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            len,
+        })
     }
 }
 
@@ -181,34 +187,59 @@ impl DiskBackend for DiskFile {
     }
 
     fn write_zeroes(&mut self, offset: u64, len: u64, may_unmap: bool) -> io::Result<()> {
-        if may_unmap {
-            match file::punch_hole(&self.file, offset, len) {
-                Err(error) if unsupported(&error) => {}
-                result => return result,
-            }
+        zero(&self.file, offset, len, may_unmap)
+    }
+
+    fn freeze(&mut self, next: Option<Delta>) -> Result<FrozenDisk, FreezeError> {
+        if next.is_some() {
+            return Err(FreezeError::NotWritable);
         }
-        match file::zero_range(&self.file, offset, len) {
-            Err(error) if unsupported(&error) => self.write_zero_bytes(offset, len),
-            result => result,
-        }
+        let metadata = self
+            .file
+            .metadata()
+            .map_err(|source| FreezeError::Examine {
+                path: self.path.clone(),
+                source,
+            })?;
+        Ok(FrozenDisk::File(FileFacts {
+            path: self.path.clone(),
+            len: self.len,
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }))
     }
 }
 
-impl DiskFile {
-    /// For file systems that have no better way, as tmpfs.
-    fn write_zero_bytes(&self, mut offset: u64, len: u64) -> io::Result<()> {
-        static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
-        let end = offset.saturating_add(len);
-        while offset < end {
-            let part = (end - offset).min(ZEROES.len() as u64);
-            self.file.write_all_at(&ZEROES[..part as usize], offset)?;
-            offset += part;
+/// Makes a range of `file` read as zeroes, in the best way that the file system
+/// has; only if `may_unmap` is its storage freed.
+pub(super) fn zero(file: &File, offset: u64, len: u64, may_unmap: bool) -> io::Result<()> {
+    if may_unmap {
+        match file::punch_hole(file, offset, len) {
+            Err(error) if unsupported(&error) => {}
+            result => return result,
         }
-        Ok(())
+    }
+    match file::zero_range(file, offset, len) {
+        Err(error) if unsupported(&error) => write_zeroes(file, offset, len),
+        result => result,
     }
 }
 
-fn unsupported(error: &io::Error) -> bool {
+/// For file systems that have no better way, as tmpfs.
+fn write_zeroes(file: &File, mut offset: u64, len: u64) -> io::Result<()> {
+    static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+    let end = offset.saturating_add(len);
+    while offset < end {
+        let part = (end - offset).min(ZEROES.len() as u64);
+        file.write_all_at(&ZEROES[..part as usize], offset)?;
+        offset += part;
+    }
+    Ok(())
+}
+
+/// The file system has no such call.
+pub(super) fn unsupported(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV)

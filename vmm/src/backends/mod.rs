@@ -3,4 +3,6 @@
 pub mod console;
 pub mod disk;
 pub mod disk_file;
+pub mod disk_map;
+pub mod disk_stack;
 pub mod unix;

@@ -22,7 +22,7 @@ mod snapshot;
 mod vsock;
 
 pub use boot::BootSource;
-pub use drive::{CacheType, DriveConfig, IoEngine};
+pub use drive::{CacheType, DriveConfig, DriveStack, IoEngine};
 pub use entropy::EntropyConfig;
 pub use error::SpecError;
 pub use limiter::{RateLimiter, TokenBucket};

@@ -14,7 +14,8 @@ use super::request::{Disk, Failure};
 use super::state::{BlockState, BlockV1};
 use crate::backends::disk::DiskBackend;
 use crate::backends::disk_file::{DiskError, DiskFile};
-use crate::spec::{CacheType, DriveConfig, IoEngine};
+use crate::backends::disk_stack::{DiskStack, DiskStackError};
+use crate::spec::{CacheType, DriveConfig, DriveStack, IoEngine};
 use crate::state::{self, StateError};
 use crate::units::SECTOR_SIZE;
 use crate::virtio::{
@@ -27,6 +28,9 @@ pub enum BlockError {
     /// Its image is unusable.
     #[error(transparent)]
     Disk(#[from] DiskError),
+    /// Its stack is unusable.
+    #[error(transparent)]
+    Stack(#[from] Box<DiskStackError>),
     /// The host has no event descriptor left.
     #[error("no event descriptor can be had: {0}")]
     Event(io::Error),
@@ -43,10 +47,10 @@ pub struct Block {
 }
 
 impl Block {
-    /// Opens the image that `config` names and locks it.
+    /// Opens the image or the stack that `config` names and locks what is written.
     ///
     /// # Errors
-    /// The image is unusable; the text names it.
+    /// A file is unusable; the text names it.
     pub fn new(config: &DriveConfig) -> Result<Self, BlockError> {
         if config.io_engine == IoEngine::Async {
             log::info!(
@@ -54,11 +58,16 @@ impl Block {
                 config.drive_id
             );
         }
-        let backend = DiskFile::open(&config.path_on_host, config.is_read_only)?;
-        Self::with_backend(config, Box::new(backend))
+        let backend: Box<dyn DiskBackend> = match &config.stack {
+            Some(DriveStack { layers, delta }) => {
+                Box::new(DiskStack::open(layers, delta.as_deref()).map_err(Box::new)?)
+            }
+            None => Box::new(DiskFile::open(&config.path_on_host, config.is_read_only)?),
+        };
+        Self::with_backend(config, backend)
     }
 
-    /// A device on storage that is open already. The path in `config` is ignored.
+    /// A device on storage that is open already. The paths in `config` are ignored.
     ///
     /// # Errors
     /// The host has no event descriptor left.
@@ -85,6 +94,11 @@ impl Block {
             env: None,
             failures: 0,
         })
+    }
+
+    /// The storage, to freeze it. Nothing is in flight there between two events.
+    pub fn backend_mut(&mut self) -> &mut dyn DiskBackend {
+        self.disk.backend.as_mut()
     }
 
     /// What the drive is called in messages about its state.
