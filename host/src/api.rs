@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 
 /// The longest answer that is read. The machine's whole configuration is a
 /// fraction of it.
@@ -69,15 +70,21 @@ impl<'a> Api<'a> {
         self.get("/")
     }
 
+    /// Lets the vCPUs run; nothing happens if they do.
+    pub fn resume(&self) -> Result<(), ApiError> {
+        let body = json!({ "state": "Resumed" }).to_string();
+        self.request("PATCH", "/vm", &body).map(drop)
+    }
+
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
-        let body = self.request("GET", path)?;
+        let body = self.request("GET", path, "")?;
         serde_json::from_slice(&body).map_err(|error| ApiError::Garbled(error.to_string()))
     }
 
     /// Sends a request; the answer's body if it was granted.
-    fn request(&self, method: &str, path: &str) -> Result<Vec<u8>, ApiError> {
+    fn request(&self, method: &str, path: &str, body: &str) -> Result<Vec<u8>, ApiError> {
         let answer = self
-            .exchange(method, path)
+            .exchange(method, path, body)
             .map_err(|source| ApiError::Silent {
                 socket: self.socket.to_path_buf(),
                 source,
@@ -85,15 +92,17 @@ impl<'a> Api<'a> {
         read_answer(&answer)
     }
 
-    fn exchange(&self, method: &str, path: &str) -> io::Result<Vec<u8>> {
+    fn exchange(&self, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {
         let mut stream = UnixStream::connect(self.socket)?;
         stream.set_read_timeout(Some(self.patience))?;
         stream.set_write_timeout(Some(self.patience))?;
-        write!(
-            stream,
+        let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\
-             Connection: close\r\n\r\n"
-        )?;
+             Content-Type: application/json\r\nContent-Length: {}\r\n\
+             Connection: close\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes())?;
         let mut answer = Vec::new();
         stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
         Ok(answer)

@@ -91,6 +91,11 @@ fn open(vsock: &Path, patience: Duration) -> io::Result<UnixStream> {
             io::ErrorKind::ConnectionRefused,
             format!("nobody answers on port {AGENT_PORT}"),
         ),
+        // What a read says whose time limit passed.
+        io::ErrorKind::WouldBlock => io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("no answer within {} s", patience.as_secs_f32()),
+        ),
         _ => error,
     })?;
     if !answer.starts_with(b"OK ") {

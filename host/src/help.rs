@@ -40,7 +40,7 @@ pub const START_HELP: &str = "\
 Examples:
   coppice start web
   coppice start build-1 --image base --vcpus 2 --memory 1G
-  coppice start web --json | jq -r .api_socket
+  coppice start web --json | jq -r .files.api_socket
 
 The machine is up when this returns: its agent has answered. It stays until
 `coppice stop` or until its guest powers off; until then go on with

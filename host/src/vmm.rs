@@ -61,6 +61,8 @@ pub struct Vmm {
     console: Words,
     /// What ties one that may be let go.
     lifeline: Option<Lifeline>,
+    /// It was let go.
+    free: bool,
 }
 
 impl Vmm {
@@ -140,6 +142,7 @@ impl Vmm {
             stderr: Words::Nowhere,
             console: Words::Nowhere,
             lifeline: None,
+            free: false,
         })
     }
 
@@ -151,8 +154,7 @@ impl Vmm {
     pub fn let_go(mut self) -> io::Result<()> {
         let lifeline = self.lifeline.take().ok_or(io::ErrorKind::Unsupported)?;
         lifeline.let_go()?;
-        // Its end is for somebody else to wait for.
-        std::mem::forget(self);
+        self.free = true;
         Ok(())
     }
 
@@ -202,6 +204,9 @@ impl Vmm {
 
 impl Drop for Vmm {
     fn drop(&mut self) {
+        if self.free {
+            return;
+        }
         // Both fail only if it has ended and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -38,7 +38,10 @@ pub(crate) fn answers(socket: &Path) -> bool {
 }
 
 /// One request and its answer.
-pub(crate) fn request(socket: &Path, method: &str, path: &str, body: Option<&str>) -> Answer {
+///
+/// # Panics
+/// The API does not answer.
+pub fn request(socket: &Path, method: &str, path: &str, body: Option<&str>) -> Answer {
     let mut stream = UnixStream::connect(socket).expect("the API listens");
     stream
         .set_read_timeout(Some(PATIENCE))

@@ -24,7 +24,7 @@ mod place;
 mod scratch;
 
 pub use agent::Done;
-pub use api::Answer;
+pub use api::{Answer, request};
 pub use coppice::{Ended, Run, coppice, coppice_in, run};
 pub use guest::{Guest, Kernel};
 pub use initrd::Initrd;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use coppice_tests::{Ended, Scratch, coppice_in, processes_with, require_kvm};
+use coppice_tests::{Ended, Scratch, coppice_in, processes_with, request, require_kvm};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -91,6 +91,11 @@ fn what_a_command_leaves_is_there_for_the_next_until_the_machine_is_stopped() {
     assert!(twice.stderr.contains("there already"), "{}", twice.stderr);
     assert_eq!(user.shell("cat /root/file").stdout, "kept\n");
 
+    // One that is paused can be asked to end all the same.
+    let api = user.0.path("coppice/m/a/api.sock");
+    let paused = request(&api, "PATCH", "/vm", Some(r#"{"state": "Paused"}"#));
+    assert_eq!(paused.status, 204, "{}", paused.body);
+    assert_eq!(user.list(), [state("a", "paused")]);
     let stopped = user.coppice(&["stop", "a"]);
     assert_eq!((stopped.code, &*stopped.stderr), (Some(0), ""));
     assert_eq!(user.list(), []);

@@ -12,6 +12,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
+use serde::Serialize;
 
 use super::name::Name;
 use super::record::Record;
@@ -45,6 +46,15 @@ pub enum State {
 /// The files of one machine.
 #[derive(Debug, Clone)]
 pub struct Paths(PathBuf);
+
+/// The files of a machine that are of use to others.
+#[derive(Debug, Serialize)]
+pub struct Files {
+    dir: PathBuf,
+    api_socket: PathBuf,
+    vsock_socket: PathBuf,
+    console_log: PathBuf,
+}
 
 /// A directory that this command alone works with.
 #[derive(Debug)]
@@ -143,23 +153,16 @@ impl Place {
         }
     }
 
-    /// All machines, by name. One whose directory cannot be read is left out.
-    pub fn list(&self) -> Result<Vec<(Name, Paths, State)>, Error> {
-        let unusable = |source| Error::MachineDir {
+    /// The names of what could be machines, in order; [`find`](Self::find)
+    /// says of each what it is.
+    pub fn names(&self) -> Result<Vec<Name>, Error> {
+        let entries = self.entries().map_err(|source| Error::MachineDir {
             path: self.0.clone(),
             source,
-        };
-        let _alone = self.alone().map_err(unusable)?;
-        let mut machines: Vec<_> = self
-            .entries()
-            .map_err(unusable)?
-            .filter_map(|(name, paths)| {
-                let state = paths.state().ok()?;
-                (!matches!(state, State::Remains)).then_some((name, paths, state))
-            })
-            .collect();
-        machines.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(machines)
+        })?;
+        let mut names: Vec<_> = entries.map(|(name, _)| name).collect();
+        names.sort();
+        Ok(names)
     }
 
     /// Removes what dead machines left, if nobody is at it.
@@ -223,7 +226,17 @@ impl Paths {
         }
     }
 
-    /// The end of that.
+    /// What others are told of it.
+    pub fn files(&self) -> Files {
+        Files {
+            dir: self.0.clone(),
+            api_socket: self.api(),
+            vsock_socket: self.vsock(),
+            console_log: self.logs().console,
+        }
+    }
+
+    /// The end of what was written.
     pub fn last_words(&self) -> LastWords {
         let logs = self.logs();
         LastWords {

@@ -40,8 +40,8 @@ fn nobody() -> ProcessId {
 }
 
 fn names(place: &Place) -> Vec<String> {
-    let machines = place.list().expect("listed").into_iter();
-    machines.map(|(name, ..)| name.to_string()).collect()
+    let names = place.names().expect("listed").into_iter();
+    names.map(|name| name.to_string()).collect()
 }
 
 #[test]

@@ -1,13 +1,12 @@
 //! `coppice ls`: which machines there are.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::dir::{Paths, Place, State};
+use super::dir::{Files, Paths, Place, State};
 use super::name::Name;
 use super::record::Record;
 use crate::api::{Api, InstanceState};
@@ -29,8 +28,16 @@ pub fn list(args: LsArgs) -> ExitCode {
 }
 
 fn attempt(args: &LsArgs) -> Result<String, Error> {
-    let machines = Place::open()?.list()?;
-    let rows: Vec<_> = machines.into_iter().map(Row::new).collect();
+    let place = Place::open()?;
+    let mut rows = Vec::new();
+    for name in place.names()? {
+        match place.find(&name) {
+            Ok((paths, state)) => rows.push(Row::new(name, &paths, state)),
+            // It has gone meanwhile, or never came up.
+            Err(Error::NoMachine(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
     match args.json {
         true => serde_json::to_string(&rows)
             .map(|line| line + "\n")
@@ -56,23 +63,25 @@ enum Condition {
 struct Row {
     name: Name,
     state: Condition,
-    dir: PathBuf,
+    pid: Option<i32>,
     #[serde(flatten)]
     record: Option<Record>,
+    files: Files,
 }
 
 impl Row {
-    fn new((name, paths, state): (Name, Paths, State)) -> Self {
+    fn new(name: Name, paths: &Paths, state: State) -> Self {
         let (state, record) = match state {
             State::Starting | State::Remains => (Condition::Starting, None),
-            State::Alive(record, _) => (condition(&paths), Some(record)),
+            State::Alive(record, _) => (condition(paths), Some(record)),
             State::Dead(record) => (Condition::Dead, Some(record)),
         };
         Self {
             name,
             state,
-            dir: paths.dir().to_path_buf(),
+            pid: record.as_ref().map(|record| record.vmm.pid),
             record,
+            files: paths.files(),
         }
     }
 }

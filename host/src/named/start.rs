@@ -23,7 +23,9 @@ pub fn start(args: StartArgs) -> ExitCode {
     match attempt(&args) {
         Ok(started) => crate::print(started.as_bytes()),
         Err(error) => {
-            eprintln!("coppice: {error}");
+            if !matches!(error, Error::Signalled(_)) {
+                eprintln!("coppice: {error}");
+            }
             error.exit_code().into()
         }
     }
@@ -105,10 +107,7 @@ fn told(args: &StartArgs, paths: &Paths, vmm: ProcessId, timings: &Timings) -> S
     let told = json!({
         "name": args.name,
         "pid": vmm.pid,
-        "dir": paths.dir(),
-        "api_socket": paths.api(),
-        "vsock_socket": paths.vsock(),
-        "console_log": paths.logs().console,
+        "files": paths.files(),
         "timings_ms": timings,
     });
     format!("{told}\n")

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::dir::{Paths, Place, State};
 use super::name::Name;
+use crate::api::Api;
 use crate::cli::StopArgs;
 use crate::error::Error;
 use crate::guest;
@@ -26,9 +27,11 @@ pub fn stop(args: StopArgs) -> ExitCode {
         }
     };
     let limit = (!args.force).then_some(args.timeout);
+    let mut names = args.names;
+    names.sort();
+    names.dedup();
     let failures = std::thread::scope(|scope| {
-        let ends: Vec<_> = args
-            .names
+        let ends: Vec<_> = names
             .iter()
             .map(|name| scope.spawn(|| stop_one(&place, name, limit)))
             .collect();
@@ -52,7 +55,7 @@ fn stop_one(place: &Place, name: &Name, limit: Option<Duration>) -> Result<(), E
     let (held, state) = place.hold(name)?;
     if let State::Alive(_, process) = state {
         if let Some(limit) = limit {
-            ask(&held.paths, &process, limit);
+            ask(name, &held.paths, &process, limit);
         }
         end(&process).map_err(Error::host("the machine's VMM cannot be ended"))?;
     }
@@ -60,14 +63,18 @@ fn stop_one(place: &Place, name: &Name, limit: Option<Duration>) -> Result<(), E
 }
 
 /// Asks the guest to end. What follows does not depend on whether it does.
-fn ask(paths: &Paths, process: &OwnedFd, limit: Duration) {
-    let deadline = Instant::now() + limit;
+fn ask(name: &Name, paths: &Paths, process: &OwnedFd, limit: Duration) {
+    let began = Instant::now();
+    // One that is paused could not answer.
+    if let Err(error) = Api::new(&paths.api(), SOON).resume() {
+        eprintln!("coppice: {name}: {error}");
+    }
     match guest::shut_down(&paths.vsock(), limit) {
         Ok(()) => {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = limit.saturating_sub(began.elapsed());
             let _ = wait::readable(process.as_fd(), left);
         }
-        Err(error) => eprintln!("coppice: {error}; its machine is switched off"),
+        Err(error) => eprintln!("coppice: {name} is switched off, because {error}"),
     }
 }
 
