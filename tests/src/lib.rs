@@ -22,6 +22,7 @@ mod machine;
 mod output;
 mod place;
 mod scratch;
+mod snapshot;
 
 pub use agent::Done;
 pub use api::{Answer, request};
@@ -32,3 +33,4 @@ pub use machine::{End, Machine, refusal};
 pub use output::{Output, PATIENCE};
 pub use place::{image, kernel, program, require_kvm};
 pub use scratch::{Scratch, processes_with};
+pub use snapshot::Snapshot;

@@ -1,5 +1,6 @@
 //! A running `coppice-vmm` and everything one can do to it from outside.
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -39,12 +40,24 @@ impl Machine {
     pub(crate) fn start(guest: Guest, configured: bool) -> Self {
         let config = guest.config();
         let scratch = guest.scratch;
-        let mut command = Command::new(program("coppice-vmm"));
-        command.arg("--api-sock").arg(scratch.path("api"));
         if configured {
             let file = scratch.file("config.json", config.to_string());
-            command.arg("--config-file").arg(file);
+            return Self::spawn(scratch, &["--config-file".into(), file.into()]);
         }
+        Self::idle(scratch)
+    }
+
+    /// A process with an API socket in `scratch` and no configuration.
+    pub(crate) fn idle(scratch: Scratch) -> Self {
+        let machine = Self::spawn(scratch, &[]);
+        machine.wait_for_api();
+        machine
+    }
+
+    /// A process with an API socket in `scratch` and more arguments.
+    pub(crate) fn spawn(scratch: Scratch, args: &[OsString]) -> Self {
+        let mut command = Command::new(program("coppice-vmm"));
+        command.arg("--api-sock").arg(scratch.path("api")).args(args);
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -54,17 +67,13 @@ impl Machine {
         let stdin = process.stdin.take();
         let stderr = Output::follow(process.stderr.take().expect("it is piped"));
         let console = Output::follow(process.stdout.take().expect("it is piped")).beside(&stderr);
-        let machine = Self {
+        Self {
             process,
             stdin,
             console,
             stderr,
             scratch,
-        };
-        if !configured {
-            machine.wait_for_api();
         }
-        machine
     }
 
     fn wait_for_api(&self) {

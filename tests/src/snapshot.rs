@@ -1,0 +1,100 @@
+//! Snapshots of machines, and machines of snapshots.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::machine::Machine;
+use crate::place;
+use crate::scratch::Scratch;
+
+/// A snapshot in files of its own, removed with it.
+pub struct Snapshot {
+    scratch: Scratch,
+    load: Value,
+}
+
+impl Snapshot {
+    /// Where a snapshot is about to be made.
+    pub fn new() -> Self {
+        let scratch = Scratch::new();
+        let load = json!({
+            "snapshot_path": scratch.path("manifest"),
+            "mem_file_path": scratch.path("memory"),
+            "resume_vm": true,
+        });
+        Self { scratch, load }
+    }
+
+    /// The manifest.
+    pub fn manifest(&self) -> PathBuf {
+        self.scratch.path("manifest")
+    }
+
+    /// The new memory layer.
+    pub fn memory(&self) -> PathBuf {
+        self.scratch.path("memory")
+    }
+
+    /// The body of the request that loads it.
+    pub fn load(&self) -> &Value {
+        &self.load
+    }
+
+    /// With a change to the request that loads it.
+    pub fn change(mut self, change: impl FnOnce(&mut Value)) -> Self {
+        change(&mut self.load);
+        self
+    }
+
+    /// Restores its machine in a new process, which is told so by the API.
+    pub fn restore(&self) -> Machine {
+        place::require_kvm();
+        let scratch = Scratch::new();
+        let mut load = self.load.clone();
+        load["vsock_override"] = json!({ "uds_path": scratch.path("vsock") });
+        let machine = Machine::idle(scratch);
+        machine.put("/snapshot/load", &load);
+        machine
+    }
+
+    /// The same straight from the command line.
+    pub fn restore_at_start(&self) -> Machine {
+        place::require_kvm();
+        let scratch = Scratch::new();
+        let mut load = self.load.clone();
+        load["vsock_override"] = json!({ "uds_path": scratch.path("vsock") });
+        let file = scratch.file("load.json", load.to_string());
+        Machine::spawn(scratch, &["--restore".into(), file.into()])
+    }
+}
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Machine {
+    /// Makes a snapshot while the machine runs.
+    pub fn snapshot(&self, kind: &str) -> Snapshot {
+        let snapshot = Snapshot::new();
+        self.put(
+            "/snapshot/create",
+            &json!({
+                "snapshot_type": kind,
+                "snapshot_path": snapshot.manifest(),
+                "mem_file_path": snapshot.memory(),
+                "live": true,
+            }),
+        );
+        snapshot
+    }
+
+    /// What the API says of the last snapshot.
+    pub fn last_snapshot(&self) -> Value {
+        let answer = self.request("GET", "/snapshot", None);
+        let answer: Value = serde_json::from_str(&answer.body).expect("is JSON");
+        answer["last"].clone()
+    }
+}
