@@ -43,8 +43,8 @@ use crate::memory::tracker::Tracker;
 use crate::memory::{self, GuestMemory, MemoryError};
 use crate::spec::{Spec, SpecError};
 use crate::state::StateError;
-use crate::sys::kick;
 use crate::sys::kvm::{self, KvmError};
+use crate::sys::{kick, leave};
 use crate::vcpu::{FillError, Vcpu};
 use crate::virtio::TransportSubscriber;
 
@@ -289,8 +289,13 @@ impl Machine {
     }
 
     /// Ends everything: the vCPUs leave the guest and their threads end, then
-    /// each device finishes what is in flight and makes it durable.
+    /// each device finishes what is in flight and makes it durable. What KVM has
+    /// of the machine, and its memory, are left to the end of the process, which
+    /// [`crate::sys::leave`] makes nobody wait for.
     pub fn stop(self) {
+        leave::keep_until_exit(&self.vm);
+        // A reference more, so that nothing is unmapped.
+        std::mem::forget(self.memory.clone());
         drop(self);
     }
 
@@ -303,6 +308,9 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         self.threads.stop();
+        if let Some(writing) = self.writing.take() {
+            writing.abandon();
+        }
         for transport in &self.board.virtio {
             transport.lock().stop();
         }

@@ -18,7 +18,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
-use std::thread::Builder;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use coppice_snapshot::{
@@ -35,6 +35,7 @@ use crate::memory::copy::CopyError;
 use crate::memory::tracker::Running;
 use crate::spec::{SnapshotCreate, SnapshotType, Spec};
 use crate::state::{self, StateError};
+use crate::sys::fork::Killer;
 
 /// Why there is no snapshot. The machine is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +126,18 @@ pub struct Snapshots {
 /// A snapshot that is being written.
 pub(super) struct Writing {
     result: Receiver<Result<Written, SnapshotError>>,
+    helper: Killer,
+    thread: JoinHandle<()>,
+}
+
+impl Writing {
+    /// The machine ends: what is not written by now is not wanted. Returns when
+    /// nothing of it is left.
+    pub(super) fn abandon(self) {
+        self.helper.kill();
+        // A panic there has been reported by the panic hook.
+        let _ = self.thread.join();
+    }
 }
 
 /// What the thread hands back.
@@ -176,6 +189,7 @@ impl Machine {
             Duration::ZERO
         };
         let (state, mut running, fork) = frozen?;
+        let helper = running.killer()?;
         self.tracker.proceed(&mut running)?;
 
         let job = Job {
@@ -202,11 +216,15 @@ impl Machine {
                 raise(&done);
             })
         });
-        spawned.map_err(|source| MachineError::Host {
+        let thread = spawned.map_err(|source| MachineError::Host {
             what: "start a thread for the snapshot",
             source,
         })?;
-        self.writing = Some(Writing { result });
+        self.writing = Some(Writing {
+            result,
+            helper,
+            thread,
+        });
         Ok(())
     }
 

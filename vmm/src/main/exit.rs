@@ -46,12 +46,16 @@ pub const EXITS: &[(Exit, u8, &str)] = &[
     (Exit::BadArguments, 153, "the command line was refused"),
 ];
 
+impl Exit {
+    /// The code.
+    pub fn code(self) -> u8 {
+        let known = EXITS.iter().find(|(other, _, _)| *other == self);
+        known.map_or(1, |(_, code, _)| *code)
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        let code = EXITS
-            .iter()
-            .find(|(other, _, _)| *other == exit)
-            .map(|(_, code, _)| *code);
-        code.map_or(ExitCode::FAILURE, ExitCode::from)
+        exit.code().into()
     }
 }

@@ -12,6 +12,7 @@ use coppice_vmm::logger::Logger;
 use coppice_vmm::machine::{Events, Machine, MachineError, Outcome, RestoreError};
 use coppice_vmm::probe::probe;
 use coppice_vmm::spec::{self, SnapshotLoad};
+use coppice_vmm::sys::leave;
 use event_manager::SubscriberOps;
 
 use args::{Command, RunArgs};
@@ -36,8 +37,8 @@ fn main() -> ExitCode {
         Command::Version => println!("coppice-vmm {}", env!("CARGO_PKG_VERSION")),
         Command::Probe { json } => return show_probe(json),
         Command::Run(args) => {
-            return match run(&args) {
-                Ok(exit) => exit.into(),
+            let exit = match run(&args) {
+                Ok(exit) => exit,
                 Err(failure) => {
                     // To the log for those who follow it, and to standard error
                     // for those who started this.
@@ -45,9 +46,10 @@ fn main() -> ExitCode {
                         log::error!("{}", failure.text);
                     }
                     eprintln!("coppice-vmm: {}", failure.text);
-                    failure.exit.into()
+                    failure.exit
                 }
             };
+            leave::exit(exit.code());
         }
     }
     ExitCode::SUCCESS

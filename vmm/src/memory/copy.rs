@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use coppice_snapshot::{BLOCK_SIZE, Extents};
 
 use super::layers::Span;
-use crate::sys::fork::{Child, End};
+use crate::sys::fork::{Child, End, Killer};
 use crate::sys::map::Mapping;
 use crate::sys::pagemap::{Pagemap, Wanted};
 
@@ -165,9 +165,12 @@ impl Copy {
         Ok(Self { child, scratch, go })
     }
 
-    /// The helper's process id.
-    pub fn pid(&self) -> i32 {
-        self.child.pid()
+    /// What ends the helper early.
+    ///
+    /// # Errors
+    /// The host has no descriptor left.
+    pub fn killer(&self) -> Result<Killer, CopyError> {
+        self.child.killer().map_err(host("watch the helper"))
     }
 
     /// Marks blocks to be held, before [`Copy::go`].

@@ -92,8 +92,7 @@ fn a_full_disk_and_a_killed_helper_are_told_apart() {
 
     let file = tempfile::tempfile().unwrap();
     let copy = start(&file);
-    // SAFETY: the helper waits to be let go and has not been reaped.
-    unsafe { libc::kill(copy.pid(), libc::SIGKILL) };
+    copy.killer().unwrap().kill();
     assert!(matches!(
         copy.finish(),
         Err(CopyError::Killed(libc::SIGKILL))

@@ -18,6 +18,7 @@ use coppice_snapshot::{BLOCK_SIZE, Stack};
 use super::GuestMemory;
 use super::copy::{Copied, Copy, CopyError, Scratch, Source};
 use super::layers::{self, Span};
+use crate::sys::fork::Killer;
 use crate::sys::pagemap::{Pagemap, Wanted};
 use crate::sys::userfault::WriteMarks;
 
@@ -180,9 +181,12 @@ impl Tracker {
 }
 
 impl Running {
-    /// The helper's process id.
-    pub fn pid(&self) -> i32 {
-        self.copy.pid()
+    /// What ends the helper early.
+    ///
+    /// # Errors
+    /// The host has no descriptor left.
+    pub fn killer(&self) -> Result<Killer, CopyError> {
+        self.copy.killer()
     }
 
     /// Waits until everything is written. Returns what was, and the stack that

@@ -5,11 +5,26 @@
 //! of the fork, the allocator's included, and in the child nobody lets it go.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// A child that has not been waited for. Dropping it kills and reaps it.
 #[derive(Debug)]
 pub struct Child(libc::pid_t);
+
+/// Ends a child that somebody else waits for.
+#[derive(Debug)]
+pub struct Killer(OwnedFd);
+
+impl Killer {
+    /// Kills the child, if it has not ended.
+    pub fn kill(&self) {
+        let (fd, signal) = (self.0.as_raw_fd(), libc::SIGKILL);
+        let nothing = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: the descriptor is open, and the null pointer stands for what
+        // kill(2) would send. A process that has ended makes the call fail.
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, nothing, 0) };
+    }
+}
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +60,21 @@ impl Child {
     /// Its process id.
     pub fn pid(&self) -> i32 {
         self.0
+    }
+
+    /// What can end it from another thread.
+    ///
+    /// # Errors
+    /// The host has no descriptor left.
+    pub fn killer(&self) -> io::Result<Killer> {
+        // SAFETY: the call takes integers. The child has not been reaped, so its
+        // id names it.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.0, 0) };
+        match i32::try_from(fd) {
+            // SAFETY: the descriptor was just made and is owned by nobody else.
+            Ok(fd) if fd >= 0 => Ok(Killer(unsafe { OwnedFd::from_raw_fd(fd) })),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Waits until it has ended.
@@ -124,7 +154,6 @@ unsafe fn close_between(from: RawFd, to: RawFd) {
 mod tests {
     use super::*;
     use std::fs::File;
-    use std::os::fd::AsRawFd as _;
 
     #[test]
     fn a_child_has_only_the_descriptors_that_it_is_given() {
@@ -145,8 +174,7 @@ mod tests {
     fn a_killed_child_is_told_from_one_that_failed() {
         // SAFETY: pause is async-signal-safe.
         let child = unsafe { Child::spawn([0, 1], || libc::pause()) }.unwrap();
-        // SAFETY: the child has not been reaped.
-        unsafe { libc::kill(child.pid(), libc::SIGKILL) };
+        child.killer().unwrap().kill();
         assert_eq!(child.wait().unwrap(), End::Signal(libc::SIGKILL));
     }
 }

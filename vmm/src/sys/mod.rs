@@ -7,6 +7,7 @@ pub mod fork;
 pub mod host;
 pub mod kick;
 pub mod kvm;
+pub mod leave;
 pub mod map;
 pub mod pagemap;
 pub mod userfault;
