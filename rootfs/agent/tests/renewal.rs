@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use coppice_agent_protocol::*;
-use harness::{Agent, eventually};
+use harness::{Agent, eventually, is_alive};
 
 /// A guest's files.
 struct Files(tempfile::TempDir);
@@ -298,4 +298,29 @@ fn a_renewal_whose_host_has_gone_is_still_whole() {
     files.write("etc/coppice/resumed.d/10-slow.go", "", 0o644);
     let done = files.path().join("etc/coppice/resumed.d/20-after.done");
     eventually("the last hook ran", || done.exists());
+}
+
+#[test]
+fn a_hook_that_hangs_is_ended_with_all_that_it_started() {
+    let files = Files::new();
+    files.hook(
+        "10-hangs",
+        "setsid sleep 1000 & echo $! > $0.pid; sleep 1000",
+    );
+    files.hook("20-runs", "exit 0");
+    let agent = Agent::below(files.path());
+    let renewed = renew(&agent, request(1));
+    let hung = step(&renewed, "hook 10-hangs");
+    assert_eq!(hung.state, StepState::Failed);
+    assert!(hung.detail.contains("too long"), "{hung:?}");
+    assert!(
+        (10_000_000..30_000_000).contains(&hung.elapsed_us),
+        "{hung:?}"
+    );
+    assert_eq!(state(&renewed, "hook 20-runs"), StepState::Done);
+    if agent.info().cgroups {
+        let left = files.read("etc/coppice/resumed.d/10-hangs.pid");
+        let left = left.trim().parse().expect("a process id");
+        eventually("nothing of it is left", || !is_alive(left));
+    }
 }
