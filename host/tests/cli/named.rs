@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -258,12 +259,15 @@ fn vmm_of(bed: &Bed) -> i32 {
 fn nothing_of_the_caller_is_held_by_what_stays() {
     let bed = Beds::new();
     let (reader, writer) = std::io::pipe().expect("a pipe");
+    // One that every program which is started inherits.
+    let inherited = writer.try_clone().expect("cloned");
+    fcntl(&inherited, FcntlArg::F_SETFD(FdFlag::empty())).expect("set");
     let mut start = bed.0.coppice(["start", "a"]);
     start
         .stdout(writer.try_clone().expect("cloned"))
         .stderr(writer);
     assert!(start.status().expect("started").success());
-    drop(start);
+    drop((start, inherited));
     // Comes to its end although the machine runs.
     let said = std::io::read_to_string(reader).expect("read");
     assert!(said.contains("coppice exec a -- uname -a"), "{said}");
