@@ -1,6 +1,7 @@
 //! `coppice ls`: which machines there are.
 
 use std::fmt::Write as _;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,6 +13,7 @@ use super::record::Record;
 use crate::api::{Api, InstanceState};
 use crate::cli::LsArgs;
 use crate::error::Error;
+use crate::wait;
 
 /// How long a VMM may take to say how its machine is.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -73,7 +75,7 @@ impl Row {
     fn new(name: Name, paths: &Paths, state: State) -> Self {
         let (state, record) = match state {
             State::Starting | State::Remains => (Condition::Starting, None),
-            State::Alive(record, _) => (condition(paths), Some(record)),
+            State::Alive(record, vmm) => (condition(paths, &vmm), Some(record)),
             State::Dead(record) => (Condition::Dead, Some(record)),
         };
         Self {
@@ -86,13 +88,17 @@ impl Row {
     }
 }
 
-fn condition(paths: &Paths) -> Condition {
+fn condition(paths: &Paths, vmm: &OwnedFd) -> Condition {
     match Api::new(&paths.api(), PATIENCE).instance() {
         Ok(instance) => match instance.state {
             InstanceState::Paused => Condition::Paused,
             InstanceState::Running | InstanceState::NotStarted => Condition::Running,
         },
-        Err(_) => Condition::Silent,
+        // Perhaps it was about to end.
+        Err(_) => match wait::readable(vmm.as_fd(), PATIENCE) {
+            Ok(true) => Condition::Dead,
+            Ok(false) | Err(_) => Condition::Silent,
+        },
     }
 }
 
