@@ -3,7 +3,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use coppice_agent_protocol::{GENERATION_LEN, Renewed, Resumed, SEED_LEN, Seed, StepState};
+use coppice_agent_protocol::{
+    ExecRequest, GENERATION_LEN, Renewed, Resumed, SEED_LEN, Seed, StepState,
+};
 use coppice_tests::{Guest, Machine};
 
 /// Hooks, a machine-id, and nothing of SSH.
@@ -107,4 +109,51 @@ fn the_kernel_watches_the_generation_identifier() {
     }
     let interrupts = machine.output("grep Ged /proc/interrupts");
     assert!(interrupts.contains("23-edge"), "{interrupts}");
+}
+
+#[test]
+fn siblings_draw_other_numbers_and_bear_other_names() {
+    let parent = Guest::serving().boot();
+    parent.wait_for_agent();
+    parent.output(PREPARE);
+    // Asked for once, so that it is in memory.
+    parent.output("cat /proc/sys/kernel/random/boot_id");
+    let running = parent.start_exec(ExecRequest::shell("echo $$ >/tmp/pid; exec sleep 100000"));
+    parent.output("while ! [ -s /tmp/pid ]; do :; done");
+    let snapshot = parent.snapshot("Full");
+
+    let siblings = [1, 2].map(|byte| {
+        let machine = snapshot.restore();
+        let renewed = machine.renew(request(byte, &format!("shoot-{byte}"), since_1970()));
+        check(&renewed);
+        machine
+    });
+    let [one, other] = siblings.each_ref().map(identity);
+    for (one, other) in one.iter().zip(&other) {
+        assert_ne!(one, other);
+    }
+    for machine in &siblings {
+        let log = machine.output("dmesg");
+        assert!(
+            log.contains("crng reseeded due to virtual machine fork"),
+            "{log}"
+        );
+        // Its stream was reset, so it has been ended.
+        machine.output("while kill -0 $(cat /tmp/pid) 2>/dev/null; do :; done");
+    }
+    // The parent is what it was, and so is what runs in it.
+    assert_ne!(parent.output("hostname"), "shoot-1");
+    parent.output("kill -0 $(cat /tmp/pid)");
+    drop(running);
+}
+
+#[test]
+fn the_kernel_alone_tells_siblings_apart() {
+    let parent = Guest::serving().boot();
+    parent.wait_for_agent();
+    let snapshot = parent.snapshot("Full");
+    let draw = "while ! dmesg | grep -q 'virtual machine fork'; do :; done; \
+                head -c 16 /dev/urandom | md5sum";
+    let drawn: Vec<String> = (0..2).map(|_| snapshot.restore().output(draw)).collect();
+    assert_ne!(drawn[0], drawn[1]);
 }
