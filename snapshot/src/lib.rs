@@ -15,6 +15,7 @@
 //! store      a directory of snapshots and the layers that they share → find, flatten
 //! pack       snapshots in one file (with the feature of that name)   → store
 //! delta      the private, writable top of a disk                     → layer
+//! import     a layer made of a plain disk image                      → layer, draft
 //! ```
 //!
 //! `docs/snapshot-format.md` has the files byte by byte.
@@ -28,6 +29,7 @@ pub mod extents;
 pub mod find;
 pub mod flatten;
 mod hex;
+pub mod import;
 pub mod layer;
 pub mod manifest;
 mod open;
@@ -46,6 +48,7 @@ pub use draft::Draft;
 pub use extents::{Extent, Extents};
 pub use find::{FindError, Places};
 pub use flatten::Flatten;
+pub use import::{ImportError, import};
 pub use layer::{Content, Kind, Layer, LayerError, LayerName, Naming};
 pub use manifest::{DiskRef, Info, LayerRef, Manifest, ManifestError, SnapshotId, StackRef};
 pub use progress::Progress;

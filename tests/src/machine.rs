@@ -57,7 +57,10 @@ impl Machine {
     /// A process with an API socket in `scratch` and more arguments.
     pub(crate) fn spawn(scratch: Scratch, args: &[OsString]) -> Self {
         let mut command = Command::new(program("coppice-vmm"));
-        command.arg("--api-sock").arg(scratch.path("api")).args(args);
+        command
+            .arg("--api-sock")
+            .arg(scratch.path("api"))
+            .args(args);
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 use super::layout::{MAX_BLOCKS, VERSION};
 use crate::layer::LayerError;
+use crate::remedy::Remedy;
 
 /// Why a delta cannot be had, written or sealed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeltaError {
     /// The host refused.
-    #[error("the delta {} could not be {what} ({source})", path.display())]
+    #[error("the delta {} could not be {what} ({source}){}", path.display(), Remedy(source))]
     Io {
         /// The file.
         path: PathBuf,

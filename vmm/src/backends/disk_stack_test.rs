@@ -280,3 +280,195 @@ fn a_disk_is_what_a_plain_array_is_whatever_happens_to_it() {
         assert_eq!(read_all(pair.disk()), pair.model, "seed {seed}");
     }
 }
+
+#[test]
+fn a_chain_of_fifty_layers_is_read_as_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model = [0; 100];
+    let mut layers = Vec::new();
+    for depth in 0..50 {
+        let blocks = [depth, depth + 1, depth + 50];
+        let content = blocks.map(|block| (block, depth as u8 + 1));
+        for block in blocks {
+            model[block as usize] = depth as u8 + 1;
+        }
+        let path = dir.path().join(depth.to_string());
+        layer(&path, 100, &content);
+        layers.insert(0, path);
+    }
+    let mut disk = DiskStack::open(&layers, Some(&dir.path().join("delta"))).unwrap();
+    let found = read_all(&mut disk);
+    for (block, bytes) in found.chunks(BLOCK).enumerate() {
+        assert_eq!(bytes, [model[block]; BLOCK], "block {block}");
+    }
+}
+
+#[test]
+fn two_forks_write_the_same_blocks_and_neither_sees_the_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base");
+    layer(&base, 20, &[(1, 1), (2, 2), (3, 3)]);
+    let before = std::fs::read(&base).unwrap();
+    let layers = [base.clone()];
+    let fork = |name: &str| DiskStack::open(&layers, Some(&dir.path().join(name))).unwrap();
+    let (mut one, mut other) = (fork("one"), fork("other"));
+    write(&mut one, 4096, &[0x11; 5000]).unwrap();
+    write(&mut other, 4096 + 512, &[0x22; 5120]).unwrap();
+    one.discard(3 * BLOCK_SIZE, BLOCK_SIZE).unwrap();
+    one.flush().unwrap();
+    let expect = |disk: &mut DiskStack, parts: &[(u64, usize, u8)]| {
+        for &(offset, len, byte) in parts {
+            assert_eq!(read(disk, offset, len as u64), vec![byte; len], "{offset}");
+        }
+    };
+    expect(
+        &mut one,
+        &[(4096, 5000, 0x11), (9096, 3192, 2), (12288, 4096, 0)],
+    );
+    expect(
+        &mut other,
+        &[
+            (4096, 512, 1),
+            (4608, 5120, 0x22),
+            (9728, 2560, 2),
+            (12288, 4096, 3),
+        ],
+    );
+    assert_eq!(std::fs::read(&base).unwrap(), before);
+    let text = DiskStack::open(&layers, Some(&dir.path().join("one")))
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("in use by another process"), "{text}");
+}
+
+#[test]
+fn a_layer_that_was_truncated_gives_errors_and_the_rest_works_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base");
+    layer(&base, 20, &[(1, 1), (10, 2)]);
+    let mut disk =
+        DiskStack::open(std::slice::from_ref(&base), Some(&dir.path().join("d"))).unwrap();
+    std::fs::set_permissions(&base, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let file = File::options().write(true).open(&base).unwrap();
+    file.set_len(5 * BLOCK_SIZE).unwrap();
+    let mut data = [0; 512];
+    let at = 10 * BLOCK_SIZE + 512;
+    let refused = disk.read_vectored_at(&[VolatileSlice::from(&mut data[..])], at);
+    assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    // Nor can a part of the block be written, whose other parts are lost.
+    write(&mut disk, at, &[3; 512]).unwrap_err();
+    write(&mut disk, 10 * BLOCK_SIZE, &[3; BLOCK]).unwrap();
+    assert_eq!(read(&mut disk, at, 512), [3; 512]);
+    assert_eq!(read(&mut disk, BLOCK_SIZE, 4096), [1; BLOCK]);
+}
+
+#[test]
+fn what_is_no_stack_of_a_disk_is_refused_with_its_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    layer(&path("small"), 10, &[(1, 1)]);
+    layer(&path("large"), 20, &[(1, 1)]);
+    std::fs::write(path("text"), "no layer").unwrap();
+    let refused = |layers: &[&str], delta: &str, words: &str| {
+        let layers: Vec<_> = layers.iter().map(|name| path(name)).collect();
+        let text = DiskStack::open(&layers, Some(&path(delta)))
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains(words), "{text}");
+    };
+    refused(&[], "delta", "at least one layer");
+    refused(&["missing"], "delta", "missing could not be opened");
+    refused(&["text"], "delta", "text is no layer");
+    refused(
+        &["small", "large"],
+        "delta",
+        "large belongs to a disk of 20 blocks",
+    );
+    refused(&["small"], "large", "large is a layer");
+    refused(&["small"], "text", "text is no delta");
+    refused(&["small"], "no/delta", "no/delta could not be made");
+    drop(Delta::create(&path("delta"), 20).unwrap());
+    refused(&["small"], "delta", "belongs to a disk of 20 blocks");
+}
+
+#[test]
+fn without_a_delta_a_stack_is_only_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base");
+    layer(&base, 10, &[(1, 1)]);
+    let mut disk = DiskStack::open(&[base], None).unwrap();
+    let refused = |result: io::Result<()>| {
+        assert_eq!(
+            result.unwrap_err().kind(),
+            io::ErrorKind::ReadOnlyFilesystem
+        );
+    };
+    refused(write(&mut disk, 0, &[1; 512]));
+    refused(disk.discard(0, BLOCK_SIZE));
+    refused(disk.write_zeroes(0, BLOCK_SIZE, true));
+    disk.flush().unwrap();
+    let next = Delta::create(&dir.path().join("next"), 10).unwrap();
+    assert!(matches!(
+        disk.freeze(Some(next)),
+        Err(FreezeError::NotWritable)
+    ));
+    let FrozenDisk::Stack(levels) = disk.freeze(None).unwrap() else {
+        panic!("it is a stack");
+    };
+    assert!(matches!(levels[..], [Level::Layer(_)]));
+}
+
+#[test]
+fn a_freeze_that_is_refused_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base");
+    layer(&base, 10, &[(1, 1)]);
+    let mut disk = DiskStack::open(&[base], Some(&dir.path().join("delta"))).unwrap();
+    write(&mut disk, 0, &[5; 512]).unwrap();
+    assert!(matches!(disk.freeze(None), Err(FreezeError::NoDelta)));
+    let wrong = Delta::create(&dir.path().join("wrong"), 11).unwrap();
+    let text = disk.freeze(Some(wrong)).unwrap_err().to_string();
+    assert!(text.contains("belongs to a disk of 11 blocks"), "{text}");
+    assert_eq!(disk.delta().unwrap().path(), dir.path().join("delta"));
+    assert_eq!(read(&mut disk, 0, 512), [5; 512]);
+}
+
+#[test]
+fn discarded_and_zeroed_blocks_give_their_space_back() {
+    for parent in [std::env::temp_dir(), "/dev/shm".into()] {
+        let dir = tempfile::tempdir_in(parent).unwrap();
+        let (base, delta) = (dir.path().join("base"), dir.path().join("delta"));
+        layer(&base, 256, &[(1, 1), (200, 2)]);
+        let mut disk = DiskStack::open(&[base], Some(&delta)).unwrap();
+        let stored = || std::os::unix::fs::MetadataExt::blocks(&delta.metadata().unwrap()) / 8;
+        write(&mut disk, 0, &[9; 256 * BLOCK]).unwrap();
+        disk.flush().unwrap();
+        assert!(stored() >= 256);
+        disk.discard(512, 100 * BLOCK_SIZE).unwrap();
+        assert!(stored() < 256 - 90);
+        disk.write_zeroes(100 * BLOCK_SIZE, 156 * BLOCK_SIZE, true)
+            .unwrap();
+        disk.flush().unwrap();
+        assert!(stored() < 20, "{}", stored());
+        assert_eq!(read(&mut disk, 0, 512), [9; 512], "the edge stays");
+        assert_eq!(read(&mut disk, BLOCK_SIZE, 4096), [0; BLOCK]);
+        assert_eq!(read(&mut disk, 200 * BLOCK_SIZE, 4096), [0; BLOCK]);
+    }
+}
+
+#[test]
+fn a_flush_after_a_freeze_keeps_what_was_written_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    layer(&path("base"), 64, &[(1, 1)]);
+    let mut disk = DiskStack::open(&[path("base")], Some(&path("d0"))).unwrap();
+    write(&mut disk, BLOCK_SIZE, &[5; BLOCK]).unwrap();
+    let next = Delta::create(&path("d1"), 64).unwrap();
+    disk.freeze(Some(next)).unwrap();
+    disk.flush().unwrap();
+    drop(disk);
+    // The power goes before the frozen delta was sealed.
+    cut_power(&path("d0"), 64);
+    let mut disk = DiskStack::open(&[path("base")], Some(&path("d0"))).unwrap();
+    assert_eq!(read(&mut disk, BLOCK_SIZE, 4096), [5; BLOCK]);
+}

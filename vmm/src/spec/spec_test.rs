@@ -164,6 +164,49 @@ fn what_cannot_be_honoured_is_refused() {
 }
 
 #[test]
+fn a_drive_is_an_image_or_a_stack() {
+    let checked = |fields: &str| {
+        let json = format!(r#"{{"drive_id": "a", "is_root_device": false, {fields}}}"#);
+        let drive: DriveConfig = parse(json.as_bytes()).map_err(|error| error.to_string())?;
+        drive.check().map_err(|error| error.to_string())?;
+        let again = serde_json::to_vec(&drive).expect("it is data");
+        assert_eq!(parse::<DriveConfig>(&again), Ok(drive), "{fields}");
+        Ok::<_, String>(())
+    };
+    for good in [
+        r#""path_on_host": "/d""#,
+        r#""path_on_host": "/d", "stack": null"#,
+        r#""stack": {"layers": ["/a", "/b"], "delta": "/c"}"#,
+        r#""stack": {"layers": ["/a"]}, "is_read_only": true"#,
+        r#""stack": {"layers": ["/a"], "delta": null}, "is_read_only": true"#,
+    ] {
+        checked(good).unwrap_or_else(|text| panic!("{good}: {text}"));
+    }
+    let both = r#""path_on_host": "/d", "stack": {"layers": ["/a"], "delta": "/c"}"#;
+    for (bad, word) in [
+        (r#""is_read_only": false"#, "path_on_host"),
+        (r#""path_on_host": """#, "path_on_host"),
+        (r#""path_on_host": null"#, "path_on_host"),
+        (both, "path_on_host"),
+        (r#""stack": {"layers": [], "delta": "/c"}"#, "stack.layers"),
+        (
+            r#""stack": {"layers": [""], "delta": "/c"}"#,
+            "stack.layers",
+        ),
+        (r#""stack": {"delta": "/c"}"#, "layers"),
+        (r#""stack": {"layers": ["/a"]}"#, "stack.delta"),
+        (r#""stack": {"layers": ["/a"], "delta": ""}"#, "stack.delta"),
+        (
+            r#""stack": {"layers": ["/a"], "delta": "/c", "size": 1}"#,
+            "size",
+        ),
+    ] {
+        let text = checked(bad).expect_err(bad);
+        assert!(text.contains(word), "{bad}: {text}");
+    }
+}
+
+#[test]
 fn patch_merges_and_keeps_the_rest() {
     let base = MachineConfig {
         vcpu_count: 4,
