@@ -11,6 +11,7 @@ use crate::help::{
     CONSOLE_HELP, DOCTOR_HELP, EXEC_HELP, LOGS_HELP, LS_HELP, RUN_HELP, START_HELP, STOP_HELP,
 };
 use crate::named::Name;
+use crate::snapshot::SnapshotArgs;
 use crate::values::{EnvVar, duration, memory_mib};
 
 /// Runs commands in microVMs of their own.
@@ -43,6 +44,8 @@ pub enum Command {
     /// End machines that were started
     #[command(after_long_help = STOP_HELP)]
     Stop(StopArgs),
+    /// Look after snapshots and the store that they are in
+    Snapshot(SnapshotArgs),
     /// Boot a machine with its serial console on this terminal
     #[command(after_long_help = CONSOLE_HELP)]
     Console(ConsoleArgs),

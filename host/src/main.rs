@@ -31,6 +31,7 @@ mod rundir;
 mod runtime;
 mod signals;
 mod sink;
+mod snapshot;
 mod tail;
 mod terminal;
 mod values;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         Command::Ls(args) => named::list(args),
         Command::Logs(args) => named::logs(args),
         Command::Stop(args) => named::stop(args),
+        Command::Snapshot(args) => snapshot::snapshot(args),
         Command::Console(args) => console::console(args),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Completions { shell } => {

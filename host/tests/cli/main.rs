@@ -5,6 +5,7 @@ mod console;
 mod failures;
 mod named;
 mod signals;
+mod snapshots;
 mod streams;
 mod terminal;
 mod usage;

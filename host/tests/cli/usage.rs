@@ -14,6 +14,7 @@ fn help_is_no_failure_and_shows_how() {
         ("ls", "coppice ls --json"),
         ("logs", "coppice logs web"),
         ("stop", "coppice stop --force"),
+        ("snapshot", "tag"),
         ("console", "Ctrl-]"),
         ("doctor", "coppice doctor --json"),
         ("completions", "coppice completions bash"),

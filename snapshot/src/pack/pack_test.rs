@@ -39,9 +39,11 @@ fn pack(store: &Store, ids: &[SnapshotId], without: HashSet<LayerName>) -> Vec<u
     for id in ids {
         packer.add(Source::in_store(store, id).unwrap()).unwrap();
     }
+    let mut bytes = Vec::new();
     packer
-        .write(Vec::new(), Path::new("p"), 3, &mut |_| {})
-        .unwrap()
+        .write(&mut bytes, Path::new("p"), 3, &mut |_| {})
+        .unwrap();
+    bytes
 }
 
 fn unpacked(bytes: &[u8], store: &Store) -> Result<Unpacked, PackError> {
@@ -106,7 +108,8 @@ fn files_that_are_in_no_store_are_packed_as_a_store_would_keep_them() {
     packer
         .add(Source::in_store(&bed.here, &bed.id).unwrap())
         .unwrap();
-    let bytes = packer.write(Vec::new(), &path, 3, &mut |_| {}).unwrap();
+    let mut bytes = Vec::new();
+    packer.write(&mut bytes, &path, 3, &mut |_| {}).unwrap();
     let done = unpacked(&bytes, &bed.there).unwrap();
     assert_eq!(done.snapshots, [bed.id, bed.id]);
     assert_eq!(done.written.len(), 3);

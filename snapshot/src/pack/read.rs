@@ -13,6 +13,8 @@ use crate::manifest::{MAX_LEN, Manifest, SnapshotId};
 use crate::store::{Store, StoreError, Tag};
 use crate::{BLOCK_SIZE, Progress};
 
+/// What every zstd frame begins with (RFC 8878, 3.1.1).
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Bytes that are read and written at once.
 const CHUNK: u64 = 1 << 20;
 /// Bytes that a decoder may keep, as a power of two: what zstd's levels up to 19
@@ -51,16 +53,19 @@ pub fn unpack(
     let not_a_pack = || PackError::NotAPack {
         path: path.to_owned(),
     };
-    let mut decoder = zstd::Decoder::new(from).map_err(|_| not_a_pack())?;
+    let mut from = from;
+    let mut start = ZSTD;
+    // What is shorter than that is something else, too.
+    let begins = from.read_exact(&mut start).is_ok() && start == ZSTD;
+    let decoder = begins.then(|| zstd::Decoder::new(start.chain(from)));
+    let mut decoder = decoder.and_then(Result::ok).ok_or_else(not_a_pack)?;
     decoder.window_log_max(WINDOW).map_err(|_| not_a_pack())?;
     let mut pack = Pack {
         input: decoder,
         path,
     };
-    match pack.array::<8>() {
-        Ok(MAGIC) => {}
-        Err(error @ PackError::Io { .. }) => return Err(error),
-        _ => return Err(not_a_pack()),
+    if pack.array()? != MAGIC {
+        return Err(not_a_pack());
     }
     let version = pack.number()?;
     if version != u64::from(VERSION) {

@@ -100,13 +100,13 @@ impl Packer {
     /// # Errors
     /// A layer is damaged or unreadable, or `to` cannot be written. What was
     /// written is then no pack.
-    pub fn write<W: Write>(
+    pub fn write(
         &self,
-        to: W,
+        to: impl Write,
         path: &Path,
         level: i32,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<W, PackError> {
+    ) -> Result<(), PackError> {
         let failed = |source: io::Error| PackError::Io {
             path: path.to_owned(),
             what: "written",
@@ -124,8 +124,7 @@ impl Packer {
         }
         out.write_all(&END).map_err(failed)?;
         let mut to = out.finish().map_err(failed)?;
-        to.flush().map_err(failed)?;
-        Ok(to)
+        to.flush().map_err(failed)
     }
 
     /// All that comes before the content of layers.
