@@ -60,6 +60,19 @@ impl Guest {
         guest
     }
 
+    /// The same on a stack of `layers`, topmost first, which are not changed, and
+    /// the delta at `delta`.
+    pub fn from_stack(layers: &[PathBuf], delta: &Path) -> Self {
+        let mut guest = Self::without_initrd(Scratch::new());
+        guest.config["drives"] = json!([{
+            "drive_id": "root",
+            "stack": { "layers": layers, "delta": delta },
+            "is_root_device": true,
+            "cache_type": "Writeback",
+        }]);
+        guest
+    }
+
     fn without_initrd(scratch: Scratch) -> Self {
         let config = json!({
             "machine-config": { "vcpu_count": 1, "mem_size_mib": 128 },
