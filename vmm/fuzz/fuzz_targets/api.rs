@@ -30,7 +30,9 @@ fn decode(bytes: &[u8], piece: usize) -> (Vec<Event>, Option<Refusal>) {
 }
 
 fuzz_target!(|input: &[u8]| {
-    let Some((&piece, bytes)) = input.split_first() else { return };
+    let Some((&piece, bytes)) = input.split_first() else {
+        return;
+    };
     let (mut whole, refusal) = decode(bytes, usize::MAX);
     let (mut pieces, refusal_in_pieces) = decode(bytes, usize::from(piece).max(1));
     // Only who sends its body late is told to go on.

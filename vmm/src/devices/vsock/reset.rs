@@ -77,7 +77,12 @@ impl TransportReset {
         queue: &mut Virtqueue,
         interrupt: &Interrupt,
     ) -> Result<(), DeviceFault> {
-        while self.is_pending() {
+        // A guest may return useless buffers for as long as it gets them back; it
+        // has one round of the queue to come up with a good one.
+        for _ in 0..=queue.size() {
+            if !self.is_pending() {
+                break;
+            }
             self.unconfirmed = self.unconfirmed(queue)?;
             self.counted = queue.available_index()?;
             if self.due
