@@ -53,13 +53,12 @@ pub trait MachineControl: Sized {
     /// The keyboard has no room for it.
     fn ctrl_alt_del(&self) -> Result<(), Self::Error>;
 
-    /// Makes the machine of a snapshot, which does not run yet, and says how it
-    /// is specified.
+    /// Makes the machine of a snapshot, which does not run yet.
     ///
     /// # Errors
     /// The snapshot is unusable, or this host cannot have its machine. Nothing
     /// is left behind.
-    fn restore(load: &SnapshotLoad, events: &mut Events) -> Result<(Self, Spec), Self::Error>;
+    fn restore(load: &SnapshotLoad, events: &mut Events) -> Result<Self, Self::Error>;
 
     /// Begins a snapshot; the event loop comes back when it is done.
     ///
@@ -69,6 +68,9 @@ pub trait MachineControl: Sized {
 
     /// What became of the snapshot that was begun, if it is done.
     fn finish_snapshot(&mut self) -> Option<Result<(), Self::Error>>;
+
+    /// What it consists of now, which snapshots change.
+    fn spec(&self) -> &Spec;
 
     /// Which snapshots are and were made.
     fn snapshots(&self) -> Snapshots;
@@ -153,7 +155,7 @@ impl<M: MachineControl> Controller<M> {
             Request::GetSpec => {
                 let logger = self.logger_config.as_ref();
                 return Some(to_json(&FullConfig {
-                    spec: &self.spec,
+                    spec: self.machine.as_ref().map_or(&self.spec, M::spec),
                     logger,
                 }));
             }
@@ -304,12 +306,12 @@ impl<M: MachineControl> Controller<M> {
             return Err(StartError::Configured);
         }
         load.check()?;
-        let (mut machine, spec) = M::restore(load, events).map_err(StartError::Machine)?;
+        let mut machine = M::restore(load, events).map_err(StartError::Machine)?;
         if load.resume_vm {
             machine.start().map_err(StartError::Machine)?;
         }
+        self.spec = machine.spec().clone();
         self.machine = Some(machine);
-        self.spec = spec;
         self.paused = !load.resume_vm;
         log::info!("the machine of {:?} is restored", load.snapshot_path);
         Ok(())

@@ -12,7 +12,7 @@ thread_local! {
     static FAILS: RefCell<bool> = const { RefCell::new(false) };
 }
 
-pub(crate) struct Pretended;
+pub(crate) struct Pretended(Spec);
 
 #[derive(Debug, thiserror::Error)]
 #[error("no machine today")]
@@ -29,11 +29,11 @@ fn calls() -> Vec<&'static str> {
 
 impl MachineControl for Pretended {
     type Error = Failed;
-    fn build(_: &Spec, _: &mut Events) -> Result<Self, Failed> {
+    fn build(spec: &Spec, _: &mut Events) -> Result<Self, Failed> {
         if FAILS.with(|fails| *fails.borrow()) {
             return Err(Failed(std::io::Error::other("out of luck")));
         }
-        call("build").map(|()| Pretended)
+        call("build").map(|()| Pretended(spec.clone()))
     }
     fn start(&mut self) -> Result<(), Failed> {
         call("start")
@@ -47,7 +47,7 @@ impl MachineControl for Pretended {
     fn ctrl_alt_del(&self) -> Result<(), Failed> {
         call("ctrl_alt_del")
     }
-    fn restore(_: &SnapshotLoad, _: &mut Events) -> Result<(Self, Spec), Failed> {
+    fn restore(_: &SnapshotLoad, _: &mut Events) -> Result<Self, Failed> {
         if FAILS.with(|fails| *fails.borrow()) {
             return Err(Failed(std::io::Error::other("out of luck")));
         }
@@ -55,13 +55,16 @@ impl MachineControl for Pretended {
             entropy: Some(EntropyConfig::default()),
             ..Spec::default()
         };
-        call("restore").map(|()| (Pretended, spec))
+        call("restore").map(|()| Pretended(spec))
     }
     fn begin_snapshot(&mut self, _: &SnapshotCreate) -> Result<(), Failed> {
         call("begin_snapshot")
     }
     fn finish_snapshot(&mut self) -> Option<Result<(), Failed>> {
         Some(call("finish_snapshot"))
+    }
+    fn spec(&self) -> &Spec {
+        &self.0
     }
     fn snapshots(&self) -> Snapshots {
         Snapshots::default()

@@ -51,10 +51,10 @@ impl MachineControl for Machine {
         Ok(Machine::ctrl_alt_del(self)?)
     }
 
-    fn restore(load: &SnapshotLoad, events: &mut Events) -> Result<(Self, Spec), ControlError> {
-        let (machine, spec) = Machine::restore(load, events)?;
+    fn restore(load: &SnapshotLoad, events: &mut Events) -> Result<Self, ControlError> {
+        let machine = Machine::restore(load, events)?;
         watch(&machine, events);
-        Ok((machine, spec))
+        Ok(machine)
     }
 
     fn begin_snapshot(&mut self, request: &SnapshotCreate) -> Result<(), ControlError> {
@@ -64,6 +64,10 @@ impl MachineControl for Machine {
     fn finish_snapshot(&mut self) -> Option<Result<(), ControlError>> {
         let result = Machine::finish_snapshot(self)?;
         Some(result.map_err(ControlError::from))
+    }
+
+    fn spec(&self) -> &Spec {
+        Machine::spec(self)
     }
 
     fn snapshots(&self) -> Snapshots {

@@ -57,6 +57,14 @@ impl Level {
         }
     }
 
+    /// The file that it is in.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Layer(layer) => layer.path(),
+            Self::Frozen(frozen) => frozen.path(),
+        }
+    }
+
     fn file(&self) -> &File {
         match self {
             Self::Layer(layer) => layer.file(),

@@ -7,6 +7,7 @@ mod boot;
 mod command_line;
 mod kernel;
 
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub use kernel::BootError;
 use crate::arch::acpi::{AcpiSpec, PowerRegisters, VirtioWindow};
 use crate::arch::layout;
 use crate::backends::console::{Console, ConsoleError};
+use crate::backends::disk_stack::DiskStack;
 use crate::bus::BusError;
 use crate::devices::block::{Block, BlockError};
 use crate::devices::i8042::{self, I8042};
@@ -81,6 +83,9 @@ pub enum BoardError {
     Bus(#[from] BusError),
 }
 
+/// Disks that are open already, by the ids of their drives.
+pub type Disks = HashMap<String, DiskStack>;
+
 /// All devices of a machine.
 pub struct Board {
     /// Where vCPUs find the devices.
@@ -99,10 +104,16 @@ pub struct Board {
 
 impl Board {
     /// Builds the devices of `spec` and binds them to the interrupts of `vm`.
+    /// Drives in `disks` are open already.
     ///
     /// # Errors
     /// The host cannot lend what a device needs, or KVM refuses.
-    pub fn build(spec: &Spec, vm: &VmFd, memory: &GuestMemory) -> Result<Self, BoardError> {
+    pub fn build(
+        spec: &Spec,
+        vm: &VmFd,
+        memory: &GuestMemory,
+        disks: Disks,
+    ) -> Result<Self, BoardError> {
         let mut builder = Builder {
             vm,
             memory,
@@ -114,7 +125,7 @@ impl Board {
         builder.notifiers()?;
         let vmgenid = VmGenId::new(layout::GENERATION, builder.line(layout::EVENT_GSI)?);
         let mut virtio = Vec::new();
-        let devices = virtio_devices(spec)?;
+        let devices = virtio_devices(spec, disks)?;
         if devices.len() > layout::VIRTIO_GSIS.len() {
             return Err(BoardError::TooManyDevices {
                 count: devices.len(),
@@ -147,10 +158,14 @@ impl Board {
 
 /// The virtio devices that `spec` asks for: drives first, so that the kernel's
 /// names for them (vda, vdb …) follow their order.
-fn virtio_devices(spec: &Spec) -> Result<Vec<Box<dyn VirtioDevice>>, BoardError> {
+fn virtio_devices(spec: &Spec, mut disks: Disks) -> Result<Vec<Box<dyn VirtioDevice>>, BoardError> {
     let mut devices: Vec<Box<dyn VirtioDevice>> = Vec::new();
     for drive in &spec.drives {
-        let block = Block::new(drive).map_err(|source| BoardError::Drive {
+        let block = match disks.remove(&drive.drive_id) {
+            Some(disk) => Block::with_backend(drive, Box::new(disk)),
+            None => Block::new(drive),
+        };
+        let block = block.map_err(|source| BoardError::Drive {
             id: drive.drive_id.clone(),
             source,
         })?;

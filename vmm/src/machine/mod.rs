@@ -12,6 +12,7 @@
 //! to, and [`Machine::stop`] is all that is left to call.
 
 mod chipset;
+mod drives;
 mod gate;
 mod outcome;
 mod restore;
@@ -36,7 +37,7 @@ use self::outcome::Ending;
 use self::threads::VcpuThreads;
 use crate::arch::cpuid::{self, Topology};
 use crate::arch::layout;
-use crate::board::{self, Board, BoardError, BootImageError};
+use crate::board::{self, Board, BoardError, BootImageError, Disks};
 use crate::devices::serial::{Serial, SerialSubscriber};
 use crate::devices::vmgenid::VmGenIdError;
 use crate::memory::tracker::Tracker;
@@ -161,7 +162,7 @@ impl Machine {
             .map_err(KvmError::call("tell what CPUs it supports"))?;
         let bits = cpuid::address_bits(supported.as_slice());
         let memory = memory::allocate(spec.machine.mem_size_mib as u64, bits)?;
-        let (vm, board) = Self::assemble(&kvm, spec, &memory)?;
+        let (vm, board) = Self::assemble(&kvm, spec, &memory, Disks::new())?;
         let root = spec.drives.iter().find(|drive| drive.is_root_device);
         let entry = board::load_boot_image(&memory, source, root, &board.tables)?;
 
@@ -189,9 +190,10 @@ impl Machine {
         kvm: &Kvm,
         spec: &Spec,
         memory: &GuestMemory,
+        disks: Disks,
     ) -> Result<(VmFd, Board), MachineError> {
         let vm = new_vm(kvm, memory)?;
-        let board = Board::build(spec, &vm, memory)?;
+        let board = Board::build(spec, &vm, memory, disks)?;
         Ok((vm, board))
     }
 
@@ -281,6 +283,12 @@ impl Machine {
     /// Becomes readable when the guest has ended.
     pub fn ended(&self) -> &EventFd {
         self.ending.event()
+    }
+
+    /// What it consists of now. A snapshot gives drives that are stacks another
+    /// layer and another delta.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
     }
 
     /// How the guest ended, if it has.

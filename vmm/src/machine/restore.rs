@@ -6,15 +6,17 @@
 
 use std::path::{Path, PathBuf};
 
-use coppice_snapshot::{FindError, Kind, Manifest, ManifestError, Places, SnapshotId};
+use coppice_snapshot::{Delta, FindError, Kind, Manifest, ManifestError, Places, SnapshotId};
 
-use super::saved::MachineState;
+use super::saved::{MachineState, MachineV1};
 use super::{Events, Machine, MachineError};
 use crate::arch::cpu_facts::{CpuFacts, CpuMismatch};
+use crate::backends::disk_stack::{DiskStack, DiskStackError};
+use crate::board::Disks;
 use crate::devices::vmgenid::VmGenIdError;
 use crate::memory::tracker::Tracker;
 use crate::memory::{self, MemoryError, layers};
-use crate::spec::{SerialConfig, SnapshotLoad, Spec, SpecError};
+use crate::spec::{DriveConfig, DriveStack, SerialConfig, SnapshotLoad, Spec, SpecError};
 use crate::state::{self, StateError};
 use crate::sys::kvm::{self, KvmError};
 use crate::vcpu::Vcpu;
@@ -49,6 +51,23 @@ pub enum RestoreError {
     NoSuchDevice {
         /// The device.
         what: String,
+    },
+    /// A drive that is a stack has nothing to write to.
+    #[error(
+        "drive {drive_id:?} is a stack, and each machine that is restored needs a delta of its \
+         own: name a new file for it in drive_overrides"
+    )]
+    NeedsDelta {
+        /// The drive.
+        drive_id: String,
+    },
+    /// A drive's stack cannot be had.
+    #[error("drive {drive_id:?}: {source}")]
+    Disk {
+        /// The drive.
+        drive_id: String,
+        /// What is wrong.
+        source: Box<DiskStackError>,
     },
     /// The processors differ.
     #[error(transparent)]
@@ -87,17 +106,18 @@ impl From<VmGenIdError> for RestoreError {
 
 impl Machine {
     /// Restores the machine of a snapshot and subscribes its devices to
-    /// `events`. Its vCPUs do not run yet. Returns its specification, too.
+    /// `events`. Its vCPUs do not run yet.
     ///
     /// # Errors
     /// See [`RestoreError`].
-    pub fn restore(load: &SnapshotLoad, events: &mut Events) -> Result<(Self, Spec), RestoreError> {
+    pub fn restore(load: &SnapshotLoad, events: &mut Events) -> Result<Self, RestoreError> {
         let path = load.snapshot_path.as_path();
         let (manifest, id) = Manifest::read(path)?;
-        let spec = specification(&manifest, load)?;
+        let mut spec = specification(&manifest, load)?;
         let state: MachineState = state::decode("the machine", &manifest.state)?;
         check_processors(&manifest, &state, path)?;
-        let stack = places(load).open(Kind::Memory, &manifest.memory)?;
+        let places = places(load);
+        let stack = places.open(Kind::Memory, &manifest.memory)?;
 
         let kvm = kvm::open()?;
         let memory = memory::map(spec.machine.mem_size_mib as u64)?;
@@ -109,18 +129,23 @@ impl Machine {
             return Err(damaged(path, what));
         }
         layers::map_stack(&memory, &stack).map_err(RestoreError::Map)?;
-        let (vm, board) = Self::assemble(&kvm, &spec, &memory)?;
+        let disks = open_disks(&manifest, &mut spec, &places)?;
+        let (vm, board) = Self::assemble(&kvm, &spec, &memory, disks)?;
         let vcpus = (0..spec.machine.vcpu_count)
             .map(|index| Vcpu::new(&vm, index))
             .collect::<Result<Vec<_>, _>>()?;
         let tracker = Tracker::new(&memory, stack);
-        let mut machine = Self::complete(kvm, vm, board, vcpus, memory, tracker, spec.clone())?;
+        let mut machine = Self::complete(kvm, vm, board, vcpus, memory, tracker, spec)?;
         machine.parent = Some(id);
+        let MachineState::V1(MachineV1 { files, .. }) = &state;
+        let replaced = load.drive_overrides.iter();
+        let replaced: Vec<_> = replaced.map(|drive| drive.drive_id.as_str()).collect();
+        machine.check_files(files, &replaced, load.accept_changed_drives)?;
         machine.fill(state, load.clock_realtime)?;
         machine.board.vmgenid.renew(&machine.memory)?;
         machine.to_wake = true;
         machine.subscribe(events);
-        Ok((machine, spec))
+        Ok(machine)
     }
 
     /// The snapshot that this machine was restored from, or the last that was
@@ -159,10 +184,22 @@ fn specification(manifest: &Manifest, load: &SnapshotLoad) -> Result<Spec, Resto
         config.uds_path.clone_from(&vsock.uds_path);
     }
     for drive in &load.drive_overrides {
-        let same = |config: &&mut crate::spec::DriveConfig| config.drive_id == drive.drive_id;
+        let same = |config: &&mut DriveConfig| config.drive_id == drive.drive_id;
         let config = spec.drives.iter_mut().find(same);
         let config = config.ok_or_else(|| no_such(&format!("drive {:?}", drive.drive_id)))?;
-        config.path_on_host.clone_from(&drive.path_on_host);
+        match &mut config.stack {
+            Some(stack) => stack.delta = Some(drive.path_on_host.clone()),
+            None => config.path_on_host.clone_from(&drive.path_on_host),
+        }
+    }
+    let lacks = |drive: &&DriveConfig| {
+        let stack = drive.stack.as_ref();
+        !drive.is_read_only && stack.is_some_and(|stack| stack.delta.is_none())
+    };
+    if let Some(drive) = spec.drives.iter().find(lacks) {
+        return Err(RestoreError::NeedsDelta {
+            drive_id: drive.drive_id.clone(),
+        });
     }
     if let Some(serial) = &load.serial_override {
         spec.serial = Some(SerialConfig {
@@ -175,6 +212,48 @@ fn specification(manifest: &Manifest, load: &SnapshotLoad) -> Result<Spec, Resto
         source,
     })?;
     Ok(spec)
+}
+
+/// Opens the stacks of drives, each with a new delta if it is written to, and
+/// says in `spec` where they are.
+fn open_disks(
+    manifest: &Manifest,
+    spec: &mut Spec,
+    places: &Places,
+) -> Result<Disks, RestoreError> {
+    let mut disks = Disks::new();
+    for disk in &manifest.disks {
+        let same = |drive: &&mut DriveConfig| drive.drive_id == disk.drive_id;
+        let Some(config) = spec.drives.iter_mut().find(same) else {
+            let what = format!(
+                "it has layers of a drive {:?}, which is not there",
+                disk.drive_id
+            );
+            return Err(damaged(Path::new("that is being restored"), what));
+        };
+        let failed = |source: DiskStackError| RestoreError::Disk {
+            drive_id: disk.drive_id.clone(),
+            source: Box::new(source),
+        };
+        let stack = places.open(Kind::Disk, &disk.stack)?;
+        let path = config.stack.take().and_then(|stack| stack.delta);
+        let delta = path
+            .as_ref()
+            .map(|path| Delta::create(path, disk.stack.blocks))
+            .transpose()
+            .map_err(|error| failed(error.into()))?;
+        config.stack = Some(DriveStack {
+            layers: stack
+                .layers()
+                .iter()
+                .map(|layer| layer.path().to_owned())
+                .collect(),
+            delta: path,
+        });
+        let disk_stack = DiskStack::new(&stack, delta).map_err(failed)?;
+        disks.insert(disk.drive_id.clone(), disk_stack);
+    }
+    Ok(disks)
 }
 
 fn no_such(what: &str) -> RestoreError {

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::chipset::ChipsetState;
+use super::drives::DriveFile;
 use super::{Machine, MachineError};
 use crate::devices::i8042::I8042State;
 use crate::devices::serial::UartState;
@@ -31,6 +32,8 @@ pub struct MachineV1 {
     pub i8042: I8042State,
     /// The virtio devices in the order of their windows.
     pub virtio: Vec<TransportState>,
+    /// Facts about the files of drives that are no stacks.
+    pub files: Vec<DriveFile>,
 }
 
 impl Machine {
@@ -53,6 +56,7 @@ impl Machine {
             serial: self.board.serial.lock().save(),
             i8042: self.board.i8042.lock().save(),
             virtio,
+            files: Vec::new(),
             chipset: ChipsetState::save(&self.vm)?,
         }))
     }

@@ -22,15 +22,17 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use coppice_snapshot::{
-    Content, Draft, Info, Kind, Layer, LayerError, LayerRef, Manifest, ManifestError, Naming,
-    SnapshotId, Stack, StackRef,
+    Content, DeltaError, Draft, Info, Kind, Layer, LayerError, LayerRef, Manifest, ManifestError,
+    Naming, SnapshotId, Stack, StackRef,
 };
 use serde::Serialize;
 use vmm_sys_util::eventfd::EventFd;
 
+use super::drives::FrozenDrive;
 use super::saved::MachineState;
 use super::{Machine, MachineError};
 use crate::arch::cpu_facts::CpuFacts;
+use crate::backends::disk::FreezeError;
 use crate::memory::copy::CopyError;
 use crate::memory::tracker::Running;
 use crate::spec::{SnapshotCreate, SnapshotType, Spec};
@@ -84,6 +86,12 @@ pub enum SnapshotError {
     /// The layer could not be completed.
     #[error(transparent)]
     Layer(#[from] LayerError),
+    /// A drive could not be frozen.
+    #[error(transparent)]
+    Freeze(#[from] FreezeError),
+    /// A drive's delta could not be made or sealed.
+    #[error(transparent)]
+    Delta(#[from] DeltaError),
     /// The manifest could not be written.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
@@ -172,13 +180,17 @@ impl Machine {
         })?;
         let full = request.snapshot_type == SnapshotType::Full;
         let plan = self.tracker.plan(full)?;
+        let deltas = self.next_deltas()?;
 
         let paused = Instant::now();
         self.threads.pause()?;
         let frozen = self.save().map_err(SnapshotError::from).and_then(|state| {
             let forked = Instant::now();
             let running = self.tracker.start(plan, draft.file())?;
-            Ok((state, running, forked.elapsed()))
+            let fork = forked.elapsed();
+            // Last, since it cannot be undone.
+            let drives = self.freeze_drives(deltas)?;
+            Ok((state, running, drives, fork))
         });
         if runs {
             self.threads.resume();
@@ -188,7 +200,7 @@ impl Machine {
         } else {
             Duration::ZERO
         };
-        let (state, mut running, fork) = frozen?;
+        let (state, mut running, drives, fork) = frozen?;
         let helper = running.killer()?;
         self.tracker.proceed(&mut running)?;
 
@@ -201,6 +213,7 @@ impl Machine {
                 false => Naming::Content,
             },
             state,
+            drives,
             spec: self.spec.clone(),
             parent: self.parent,
             began,
@@ -353,6 +366,7 @@ struct Job {
     targets: Targets,
     naming: Naming,
     state: MachineState,
+    drives: Vec<FrozenDrive>,
     spec: Spec,
     parent: Option<SnapshotId>,
     began: Instant,
@@ -362,7 +376,9 @@ struct Job {
 
 impl Job {
     /// Waits for the helper, completes the layer and writes the manifest.
-    fn write(self) -> Result<Written, SnapshotError> {
+    fn write(mut self) -> Result<Written, SnapshotError> {
+        let MachineState::V1(machine) = &mut self.state;
+        machine.files = self.drives.iter().filter_map(FrozenDrive::file).collect();
         let state = state::encode("the machine", &self.state)?;
         let (copied, base) = self.running.finish()?;
         let content = Content {
@@ -371,6 +387,11 @@ impl Job {
             held: copied.held,
             zero: copied.zero,
         };
+        let disks = self
+            .drives
+            .iter()
+            .map(|drive| drive.seal(self.naming))
+            .collect::<Result<Vec<_>, _>>()?;
         let kept = Kept::keep(&self.targets.memory, &base)?;
         let layer = Arc::new(content.publish(self.draft, self.naming)?);
         let memory = base.with(layer.clone());
@@ -379,12 +400,12 @@ impl Job {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             parent: self.parent,
             cpu: raw(&CpuFacts::of_host())?,
-            machine: raw(&self.spec)?,
+            machine: raw(&without_deltas(self.spec))?,
         };
         let manifest = Manifest {
             info,
-            memory: refer(&memory, &kept),
-            disks: Vec::new(),
+            memory: refer(&memory, Some(&kept)),
+            disks: disks.into_iter().flatten().collect(),
             state,
         };
         let id = manifest.write(&self.targets.manifest)?;
@@ -419,8 +440,19 @@ fn raw(value: &impl Serialize) -> Result<Box<serde_json::value::RawValue>, Snaps
     })
 }
 
+/// A specification that names no delta: each machine that is restored from it
+/// needs one of its own.
+fn without_deltas(mut spec: Spec) -> Spec {
+    let stacks = spec
+        .drives
+        .iter_mut()
+        .filter_map(|drive| drive.stack.as_mut());
+    stacks.for_each(|stack| stack.delta = None);
+    spec
+}
+
 /// The layers of `stack` by name and place.
-fn refer(stack: &Stack, kept: &Kept) -> StackRef {
+pub(super) fn refer(stack: &Stack, kept: Option<&Kept>) -> StackRef {
     let layers = stack.layers();
     StackRef {
         blocks: layers.first().map_or(0, |layer| layer.blocks()),
@@ -428,15 +460,22 @@ fn refer(stack: &Stack, kept: &Kept) -> StackRef {
             .iter()
             .map(|layer| LayerRef {
                 name: layer.name(),
-                path: kept.place(layer),
+                path: match kept {
+                    Some(kept) => kept.place(layer),
+                    None => absolute(layer.path()),
+                },
             })
             .collect(),
     }
 }
 
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 /// A layer that lies where the new one is about to be, kept under its own name
 /// beside it.
-struct Kept {
+pub(super) struct Kept {
     /// The old layer's name and its second path, if there was one.
     old: Option<(coppice_snapshot::LayerName, PathBuf)>,
     /// The new snapshot needs it, too.
@@ -479,7 +518,7 @@ impl Kept {
     fn place(&self, layer: &Layer) -> PathBuf {
         match &self.old {
             Some((name, second)) if *name == layer.name() => second.clone(),
-            _ => std::path::absolute(layer.path()).unwrap_or_else(|_| layer.path().to_owned()),
+            _ => absolute(layer.path()),
         }
     }
 

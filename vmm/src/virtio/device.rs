@@ -1,5 +1,6 @@
 //! The trait between a virtio device and whatever transport presents it.
 
+use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ pub struct DeviceFault(pub String);
 ///
 /// Calls come one at a time: configuration accesses and start and stop from
 /// vCPU threads, the rest from the event loop.
-pub trait VirtioDevice: Send {
+pub trait VirtioDevice: Any + Send {
     /// What the device is. Must not change while the machine exists.
     fn identity(&self) -> Identity;
 

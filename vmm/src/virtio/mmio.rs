@@ -18,6 +18,7 @@ mod registers;
 mod state;
 mod subscriber;
 
+use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
@@ -132,6 +133,14 @@ impl MmioTransport {
             }
         }
         self.interrupt.raise_again();
+    }
+
+    /// Has `act` do something to the device, if it is a `T`. Nothing may be in
+    /// flight that `act` disturbs: that is so between two events.
+    pub fn with_device<T: VirtioDevice, R>(&self, act: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let mut core = self.core.lock();
+        let device: &mut dyn Any = core.device.as_mut();
+        device.downcast_mut().map(act)
     }
 
     /// The machine ends: stops the device, which completes what is in flight.
