@@ -12,6 +12,7 @@ use crate::scratch::Scratch;
 pub struct Snapshot {
     scratch: Scratch,
     load: Value,
+    deltas: &'static [&'static str],
 }
 
 impl Snapshot {
@@ -23,7 +24,11 @@ impl Snapshot {
             "mem_file_path": scratch.path("memory"),
             "resume_vm": true,
         });
-        Self { scratch, load }
+        Self {
+            scratch,
+            load,
+            deltas: &[],
+        }
     }
 
     /// The manifest.
@@ -47,12 +52,29 @@ impl Snapshot {
         self
     }
 
+    /// Gives each machine that is restored a delta of its own for these drives.
+    pub fn with_deltas(mut self, drives: &'static [&str]) -> Self {
+        self.deltas = drives;
+        self
+    }
+
+    /// The request that loads it into a machine with its files in `scratch`.
+    fn load_in(&self, scratch: &Scratch) -> Value {
+        let mut load = self.load.clone();
+        load["vsock_override"] = json!({ "uds_path": scratch.path("vsock") });
+        let deltas = self.deltas.iter().map(|drive| {
+            let path = scratch.path(&format!("{drive}.delta"));
+            json!({ "drive_id": drive, "path_on_host": path })
+        });
+        load["drive_overrides"] = deltas.collect();
+        load
+    }
+
     /// Restores its machine in a new process, which is told so by the API.
     pub fn restore(&self) -> Machine {
         place::require_kvm();
         let scratch = Scratch::new();
-        let mut load = self.load.clone();
-        load["vsock_override"] = json!({ "uds_path": scratch.path("vsock") });
+        let load = self.load_in(&scratch);
         let machine = Machine::idle(scratch);
         machine.put("/snapshot/load", &load);
         machine
@@ -62,8 +84,7 @@ impl Snapshot {
     pub fn restore_at_start(&self) -> Machine {
         place::require_kvm();
         let scratch = Scratch::new();
-        let mut load = self.load.clone();
-        load["vsock_override"] = json!({ "uds_path": scratch.path("vsock") });
+        let load = self.load_in(&scratch);
         let file = scratch.file("load.json", load.to_string());
         Machine::spawn(scratch, &["--restore".into(), file.into()])
     }
