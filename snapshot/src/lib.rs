@@ -28,6 +28,8 @@ pub mod draft;
 pub mod extents;
 pub mod find;
 pub mod flatten;
+#[cfg(test)]
+mod golden_test;
 mod hex;
 pub mod import;
 pub mod layer;

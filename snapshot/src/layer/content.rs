@@ -68,6 +68,8 @@ impl Content {
         let name = match naming {
             Naming::Unique => LayerName::unique().map_err(LayerError::Random)?,
             Naming::Content => {
+                // A hole at the end of the data may not be part of the file yet.
+                file.set_len(index_at).map_err(io_error(path, "written"))?;
                 let (footer, index) = self.end();
                 let data = self.held.minus(&self.zero);
                 hash(&footer, &index, &file, &data, &mut |_| {}).map_err(io_error(path, "read"))?
