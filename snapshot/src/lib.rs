@@ -44,6 +44,8 @@ pub mod stack;
 pub mod store;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod trace;
 
 pub use delta::{Delta, DeltaError, FrozenDelta};
 pub use draft::Draft;

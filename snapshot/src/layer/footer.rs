@@ -70,7 +70,8 @@ impl Footer {
         if crc32fast::hash(&bytes[..FOOTER - 4]) != u32_at(bytes, FOOTER - 4) {
             return damaged("its footer does not match its checksum".into());
         }
-        if bytes[96..FOOTER - 4].iter().any(|&byte| byte != 0) {
+        let mut reserved = bytes[84..88].iter().chain(&bytes[96..FOOTER - 4]);
+        if reserved.any(|&byte| byte != 0) {
             return damaged("its footer uses what is reserved".into());
         }
         let mut name = [0; 32];

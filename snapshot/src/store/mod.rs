@@ -315,3 +315,11 @@ fn sync(dir: &Path) -> Result<(), StoreError> {
 #[cfg(test)]
 #[path = "store_test.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "faults_test.rs"]
+mod faults_tests;
+
+#[cfg(test)]
+#[path = "crowd_test.rs"]
+mod crowd_tests;
