@@ -76,7 +76,8 @@ impl FrozenDelta {
     /// Makes it a layer, in the same file and without a copy of its data. Named
     /// by its content, the layer is durable when this returns; with a unique
     /// name it is once [`FrozenDelta::flush`] has returned. Sealing it again
-    /// gives the same layer.
+    /// gives the same layer, whose name stays, and makes it durable if
+    /// [`Naming::Content`] asks for that.
     ///
     /// # Errors
     /// The host cannot read or write, or is out of space. Nothing is lost: the
@@ -84,13 +85,13 @@ impl FrozenDelta {
     /// the middle.
     pub fn seal(&self, naming: Naming) -> Result<Arc<Layer>, DeltaError> {
         let mut sealed = locked(&self.layer);
-        if let Some(layer) = &*sealed {
-            return Ok(layer.clone());
-        }
         if naming == Naming::Content {
             // Before there is a footer, so that no footer can be there without
-            // the data.
+            // the data; or now, if it was sealed for forks only.
             self.flush().map_err(io_error(&self.path, "written"))?;
+        }
+        if let Some(layer) = &*sealed {
+            return Ok(layer.clone());
         }
         let content = Content {
             kind: Kind::Disk,
@@ -110,6 +111,10 @@ impl FrozenDelta {
                 // On its own, since the lock of this one goes with the delta's.
                 let layer = Layer::open_named(&self.path, &sealed_here.name())?;
                 let layer = Arc::new(layer);
+                if naming == Naming::Unique {
+                    // There is an index and a footer to flush now.
+                    locked(&self.index).touch();
+                }
                 *sealed = Some(layer.clone());
                 Ok(layer)
             }
