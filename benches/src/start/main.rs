@@ -12,16 +12,16 @@ mod guest;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use coppice_benches::Fallible;
+use coppice_benches::spread::Spread;
 use serde_json::json;
 
 /// Pairs of runs; the first pair is not counted.
 const ROUNDS: usize = 31;
 /// Guest memory of both, in MiB.
 const MEMORY_MIB: usize = 128;
-
-type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -56,15 +56,21 @@ fn measure(vmm: &Path, report: &Path) -> Fallible<()> {
             machine.push(full);
         }
     }
-    let (floor, machine) = (Spread::of(floor), Spread::of(machine));
+    let nothing = "nothing was measured";
+    let floor = Spread::of(floor).ok_or(nothing)?;
+    let machine = Spread::of(machine).ok_or(nothing)?;
     let ratio = machine.median / floor.median;
     println!(
         "exec to the guest's first output, {MEMORY_MIB} MiB, 1 vCPU, {} runs each (ms)",
         ROUNDS - 1
     );
     println!("              median     min     max");
-    println!("floor       {floor}");
-    println!("coppice-vmm {machine}");
+    for (name, spread) in [("floor", &floor), ("coppice-vmm", &machine)] {
+        let Spread {
+            median, min, max, ..
+        } = spread;
+        println!("{name:<12}{median:>8.2}{min:>8.2}{max:>8.2}");
+    }
     println!("ratio of the medians: {ratio:.2}");
     if let Some(parent) = report.parent() {
         std::fs::create_dir_all(parent)?;
@@ -96,7 +102,7 @@ fn configure(directory: &Path) -> Fallible<PathBuf> {
 }
 
 /// Starts `command`, waits for its first byte of output and ends it.
-fn time_to_first_byte(command: &mut Command) -> Fallible<Duration> {
+fn time_to_first_byte(command: &mut Command) -> Fallible<f64> {
     let begin = Instant::now();
     let mut child = command
         .stdin(Stdio::null())
@@ -106,7 +112,7 @@ fn time_to_first_byte(command: &mut Command) -> Fallible<Duration> {
     let mut byte = [0];
     let mut output = child.stdout.take().ok_or("there is no output to read")?;
     let came = output.read(&mut byte)?;
-    let took = begin.elapsed();
+    let took = begin.elapsed().as_secs_f64() * 1000.0;
     child.kill()?;
     let end = child.wait_with_output()?;
     if came == 1 && byte == *b"x" {
@@ -114,33 +120,4 @@ fn time_to_first_byte(command: &mut Command) -> Fallible<Duration> {
     }
     let said = String::from_utf8_lossy(&end.stderr);
     Err(format!("{command:?} ended without the guest's output: {said}").into())
-}
-
-/// A median with the extremes around it, in milliseconds.
-struct Spread {
-    median: f64,
-    min: f64,
-    max: f64,
-}
-
-impl Spread {
-    fn of(mut times: Vec<Duration>) -> Self {
-        times.sort();
-        let ms = |time: Option<&Duration>| time.map_or(0.0, |time| time.as_secs_f64() * 1000.0);
-        Self {
-            median: ms(times.get(times.len() / 2)),
-            min: ms(times.first()),
-            max: ms(times.last()),
-        }
-    }
-
-    fn json(&self) -> serde_json::Value {
-        json!({ "median": self.median, "min": self.min, "max": self.max })
-    }
-}
-
-impl std::fmt::Display for Spread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:>8.2}{:>8.2}{:>8.2}", self.median, self.min, self.max)
-    }
 }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use coppice_benches::Fallible;
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_pit_config, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -12,7 +13,7 @@ use crate::guest::REAL_MODE;
 const CODE: u64 = 0x1000;
 
 /// Runs a guest of `memory_mib` MiB until its first output, which is passed on.
-pub fn run(memory_mib: usize) -> Result<(), Box<dyn std::error::Error>> {
+pub fn run(memory_mib: usize) -> Fallible<()> {
     let bytes = memory_mib << 20;
     let kvm = Kvm::new()?;
     let vm = kvm.create_vm()?;
