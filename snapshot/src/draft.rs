@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -27,8 +27,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Begins a file that is to be `target`. It can be read and written, by its
-    /// owner alone.
+    /// Begins a file that is to be `target`. Who may read it is the umask's.
     ///
     /// # Errors
     /// The directory is missing or cannot be written.
@@ -45,7 +44,6 @@ impl Draft {
                 .read(true)
                 .write(true)
                 .create_new(true)
-                .mode(0o600)
                 .open(&path)?;
             let file = lock(file, FlockArg::LockExclusive)?;
             // A collection may have taken the draft for a dead one before it was

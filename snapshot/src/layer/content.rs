@@ -2,7 +2,7 @@
 
 use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use nix::fcntl::FlockArg;
@@ -96,7 +96,8 @@ impl Content {
             let mut tail = index;
             tail.extend(footer.encode());
             file.write_all_at(&tail, index_at)?;
-            file.set_permissions(Permissions::from_mode(0o444))?;
+            let mode = file.metadata()?.mode();
+            file.set_permissions(Permissions::from_mode(mode & 0o7777 & !0o222))?;
             match name.is_by_content() {
                 true => file.sync_all(),
                 false => Ok(()),
