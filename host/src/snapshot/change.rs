@@ -97,21 +97,14 @@ impl Removed {
 
     fn answer(&self, json: bool, verb: &str) -> Answer {
         Answer::new(json, self, || {
-            let mut text = format!("{verb} {}", count(self.layers.len(), "layer"));
+            let mut text = format!("{verb} {}", text::count(self.layers.len(), "layer"));
             text.push_str(&format!(", {}\n", text::size(self.bytes)));
             if !self.in_use.is_empty() {
-                let layers = count(self.in_use.len(), "layer");
+                let layers = text::count(self.in_use.len(), "layer");
                 text.push_str(&format!("kept {layers} that machines run on\n"));
             }
             text
         })
-    }
-}
-
-fn count(n: usize, what: &str) -> String {
-    match n {
-        1 => format!("1 {what}"),
-        n => format!("{n} {what}s"),
     }
 }
 

@@ -59,6 +59,14 @@ pub fn ago(ms: u64) -> String {
     }
 }
 
+/// How many there are of something.
+pub fn count(n: usize, what: &str) -> String {
+    match n {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    }
+}
+
 /// As much of an id as people want to see.
 pub fn short(id: &SnapshotId) -> String {
     id.to_string().chars().take(12).collect()

@@ -6,11 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use coppice_snapshot::{LayerName, Store};
 use serde::Serialize;
 
-use super::Answer;
 use super::args::VerifyArgs;
 use super::bar::Bar;
 use super::error::Failure;
 use super::place::Named;
+use super::{Answer, text};
 
 /// The exit code if something is damaged.
 const DAMAGED: u8 = 1;
@@ -103,13 +103,11 @@ fn since(args: &VerifyArgs) -> u64 {
 }
 
 fn people(report: &Report) -> String {
-    let mut text: String = report
-        .damaged
-        .iter()
-        .map(|damaged| damaged.error.clone() + "\n")
-        .collect();
     if report.damaged.is_empty() {
-        text = format!("{} layers are whole\n", report.layers);
+        return format!("found {} whole\n", text::count(report.layers, "layer"));
     }
-    text
+    let damaged = report.damaged.iter();
+    damaged
+        .map(|damaged| damaged.error.clone() + "\n")
+        .collect()
 }

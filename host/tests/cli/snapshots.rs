@@ -195,7 +195,7 @@ fn a_snapshot_is_carried_to_another_host() {
     assert!(packing.wait().expect("ended").success());
     let done: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(done["layers_written"], 2);
-    assert_eq!(there.ok(["verify"]), "5 layers are whole");
+    assert_eq!(there.ok(["verify"]), "found 5 layers whole");
 
     let nowhere = Store {
         bed: &bed,
@@ -235,7 +235,7 @@ fn damage_is_found_and_named() {
     let file = File::options().write(true).open(&damaged).expect("layer");
     file.write_all_at(b"x", 100).expect("damaged");
     let recent = store.ok(["verify", "--older-than", "1h"]);
-    assert_eq!(recent, "0 layers are whole");
+    assert_eq!(recent, "found 0 layers whole");
     for args in [&["verify"][..], &["verify", "first"]] {
         let (code, out, _) = outcome(store.command(args.iter().copied()));
         assert_eq!(code, Some(1));
@@ -271,7 +271,7 @@ fn a_flat_snapshot_needs_the_old_one_no_longer() {
         shown["memory"]["layers"].as_array().expect("a list").len(),
         1
     );
-    assert_eq!(store.ok(["verify", "flat"]), "2 layers are whole");
+    assert_eq!(store.ok(["verify", "flat"]), "found 2 layers whole");
 }
 
 #[test]
