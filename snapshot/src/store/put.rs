@@ -26,7 +26,8 @@ pub enum Take {
     /// They stay where they are. On the same file system they share their bytes
     /// with the store.
     Keep,
-    /// They are removed once the snapshot is in the store.
+    /// They are removed once the snapshot is in the store. Another snapshot that
+    /// has some of them, outside the store, loses them.
     Move,
 }
 
@@ -68,8 +69,8 @@ impl Store {
         }
         let id = self.put_manifest(&stored(manifest, &names))?;
         if take == Take::Move {
-            for layer in missing.values() {
-                remove(layer)?;
+            for layer in stacks.iter().flat_map(Stack::layers) {
+                self.remove_source(layer)?;
             }
         }
         Ok(id)
@@ -85,6 +86,9 @@ impl Store {
     pub(crate) fn put_manifest(&self, manifest: &Manifest) -> Result<SnapshotId, StoreError> {
         let (bytes, id) = manifest.encode();
         if self.read(&id).is_err() {
+            // A layer that was there may be another process's, which has not
+            // come to this yet.
+            sync(&self.dir.join("layers"))?;
             write(&self.manifest_path(&id), &bytes)?;
         }
         Ok(id)
@@ -200,6 +204,24 @@ impl Store {
         let path = self.layer_path(&name);
         draft.publish().map_err(io_error(&path, "written"))
     }
+
+    /// Removes the file that a layer came from, if it is still there and not the
+    /// store's own.
+    fn remove_source(&self, layer: &Layer) -> Result<(), StoreError> {
+        let path = layer.path();
+        if path.starts_with(self.dir.join("layers")) {
+            return Ok(());
+        }
+        let same = |a: &fs::Metadata, b: &fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+        let remove = || -> io::Result<()> {
+            let opened = layer.file().metadata()?;
+            match fs::symlink_metadata(path) {
+                Ok(found) if same(&opened, &found) => fs::remove_file(path),
+                _ => Ok(()),
+            }
+        };
+        remove().map_err(io_error(path, "removed"))
+    }
 }
 
 /// The manifest as a store keeps it: layers have the names that are new to them
@@ -216,17 +238,4 @@ pub(crate) fn stored(manifest: &Manifest, names: &HashMap<LayerName, LayerName>)
     let disks = manifest.disks.iter_mut();
     disks.map(|disk| &mut disk.stack).for_each(in_stack);
     manifest
-}
-
-/// Removes the file that a layer came from, if it is still there.
-fn remove(layer: &Layer) -> Result<(), StoreError> {
-    let same = |a: &fs::Metadata, b: &fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-    let remove = || -> io::Result<()> {
-        let opened = layer.file().metadata()?;
-        match fs::symlink_metadata(layer.path()) {
-            Ok(found) if same(&opened, &found) => fs::remove_file(layer.path()),
-            _ => Ok(()),
-        }
-    };
-    remove().map_err(io_error(layer.path(), "removed"))
 }

@@ -102,8 +102,17 @@ fn moving_shares_the_file_and_then_removes_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(&dir.path().join("store")).unwrap();
     let staging = store.staging().unwrap();
-    put(&store, staging.dir(), 7, Take::Move);
+    let id = put(&store, staging.dir(), 7, Take::Move);
     assert_eq!(files(staging.dir()), ["snapshot"]);
+    // Also those that are there already, but not the store's own.
+    put(&store, &dir.path().join("again"), 7, Take::Move);
+    assert_eq!(files(&dir.path().join("again")), ["snapshot"]);
+    let manifest = store.read(&id).unwrap();
+    let places = store.places();
+    store
+        .put(&manifest, &places, Take::Move, &mut |_| {})
+        .unwrap();
+    store.open_snapshot(&id).unwrap();
     let path = staging.dir().to_owned();
     assert_eq!(store.collect().unwrap(), Collected::default());
     assert!(path.exists(), "it is in use");
