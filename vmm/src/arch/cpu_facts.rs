@@ -1,9 +1,10 @@
 //! What a host's processors can do, as far as a guest that has seen them would
 //! miss it on another host.
 //!
-//! Kept with a snapshot and compared when it is loaded. Reading a few CPUID
-//! leaves takes microseconds; asking KVM for all that it supports takes longer
-//! than the rest of a restore.
+//! Kept with a snapshot and compared when it is loaded, unless the host has not
+//! been booted since: a CPUID instruction costs tens of microseconds where the
+//! host is itself a virtual machine, and asking KVM for all that it supports
+//! takes longer than the rest of a restore.
 
 use std::arch::x86_64::__cpuid_count;
 
@@ -41,6 +42,8 @@ const NOT_THE_HOSTS: u32 = 1 << 21 | 1 << 24 | 1 << 27 | 1 << 31;
 /// See the module's description.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuFacts {
+    /// The id of the host's boot; empty if unknown.
+    boot_id: String,
     /// "GenuineIntel", "AuthenticAMD" …
     pub vendor: String,
     /// Family, model and stepping, as leaf 1 has them in EAX.
@@ -76,8 +79,9 @@ pub enum CpuMismatch {
 }
 
 impl CpuFacts {
-    /// Those of the processor that this runs on.
-    pub fn of_host() -> Self {
+    /// Those of the processor that this runs on, found in the boot called
+    /// `boot_id`.
+    pub fn of_host(boot_id: String) -> Self {
         let mut last: Option<((u32, u32), std::arch::x86_64::CpuidResult)> = None;
         let mut leaf = |leaf: u32, subleaf: u32| match last {
             Some((at, result)) if at == (leaf, subleaf) => result,
@@ -109,10 +113,16 @@ impl CpuFacts {
             })
             .collect();
         Self {
+            boot_id,
             vendor: String::from_utf8_lossy(&vendor).into_owned(),
             signature: leaf(1, 0).eax,
             features,
         }
+    }
+
+    /// Whether they were found on the host whose boot this is.
+    pub fn are_of_boot(&self, boot_id: &str) -> bool {
+        !boot_id.is_empty() && self.boot_id == boot_id
     }
 
     /// Whether a guest that ran where `self` was found, and sees the leaves
@@ -178,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_host_suffices_for_itself_and_one_that_lacks_what_the_guest_saw_does_not() {
-        let here = CpuFacts::of_host();
+        let here = CpuFacts::of_host(String::new());
         assert!(here.suffices(&here, &guest(u32::MAX)).is_ok());
         let mut richer = here.clone();
         // A bit that this host may or may not have, had by the other for sure.
@@ -196,7 +206,7 @@ mod tests {
 
     #[test]
     fn another_makers_processors_never_suffice() {
-        let here = CpuFacts::of_host();
+        let here = CpuFacts::of_host(String::new());
         let mut other = here.clone();
         other.vendor = "CyrixInstead".into();
         assert!(other.suffices(&here, &[]).is_err());

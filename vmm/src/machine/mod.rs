@@ -197,7 +197,7 @@ impl Machine {
         Ok((vm, board))
     }
 
-    /// Gives each vCPU its thread. None of them runs yet.
+    /// A machine of its parts. None of its vCPUs runs yet.
     fn complete(
         kvm: Kvm,
         vm: VmFd,
@@ -211,8 +211,7 @@ impl Machine {
         kick::install().map_err(host("install a signal handler"))?;
         let ending = Arc::new(Ending::new().map_err(host("make an event descriptor"))?);
         let snapshot_done = EventFd::new(EFD_NONBLOCK).map_err(host("make an event descriptor"))?;
-        let threads = VcpuThreads::spawn(vcpus, &board.buses, &ending)
-            .map_err(host("start a vCPU thread"))?;
+        let threads = VcpuThreads::new(vcpus, &board.buses, &ending);
         Ok(Self {
             threads,
             board,
@@ -265,8 +264,7 @@ impl Machine {
         if std::mem::take(&mut self.to_wake) {
             self.after_restore();
         }
-        self.threads.resume();
-        Ok(())
+        self.threads.resume()
     }
 
     /// Presses Ctrl, Alt and Delete on the machine's keyboard. What the guest

@@ -18,6 +18,7 @@ use crate::memory::tracker::Tracker;
 use crate::memory::{self, MemoryError, layers};
 use crate::spec::{DriveConfig, DriveStack, SerialConfig, SnapshotLoad, Spec, SpecError};
 use crate::state::{self, StateError};
+use crate::sys::host;
 use crate::sys::kvm::{self, KvmError};
 use crate::vcpu::Vcpu;
 
@@ -273,7 +274,11 @@ fn check_processors(
             format!("its facts of processors are unreadable ({error})"),
         )
     })?;
+    let boot_id = host::boot_id();
+    if saved.are_of_boot(&boot_id) {
+        return Ok(());
+    }
     let MachineState::V1(state) = state;
     let guest = state.vcpus.first().map_or(&[][..], |vcpu| vcpu.cpuid());
-    Ok(saved.suffices(&CpuFacts::of_host(), guest)?)
+    Ok(saved.suffices(&CpuFacts::of_host(boot_id), guest)?)
 }

@@ -38,6 +38,7 @@ use crate::memory::tracker::Running;
 use crate::spec::{SnapshotCreate, SnapshotType, Spec};
 use crate::state::{self, StateError};
 use crate::sys::fork::Killer;
+use crate::sys::host;
 
 /// Why there is no snapshot. The machine is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -193,7 +194,7 @@ impl Machine {
             Ok((state, running, drives, fork))
         });
         if runs {
-            self.threads.resume();
+            self.threads.resume()?;
         }
         let pause = if runs {
             paused.elapsed()
@@ -399,7 +400,7 @@ impl Job {
             created_ms: now_ms(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             parent: self.parent,
-            cpu: raw(&CpuFacts::of_host())?,
+            cpu: raw(&CpuFacts::of_host(host::boot_id()))?,
             machine: raw(&without_deltas(self.spec))?,
         };
         let manifest = Manifest {

@@ -18,43 +18,50 @@ use crate::vcpu::{Buses, Supervisor, Turn, Vcpu, run_loop};
 /// waits for a page from a slow disk needs as long as the disk.
 const PAUSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// One thread for each vCPU, at rest until resumed.
+/// One thread for each vCPU. They are made when the vCPUs run for the first
+/// time: until then nobody shares the vCPUs, or the locks of the process's
+/// memory, with whoever fills them.
 pub(super) struct VcpuThreads {
     gate: Arc<Gate>,
     vcpus: Vec<Arc<Mutex<Vcpu>>>,
     threads: Vec<JoinHandle<()>>,
+    buses: Arc<Buses>,
+    ending: Arc<Ending>,
 }
 
 impl VcpuThreads {
-    /// Starts a thread for each of `vcpus`. On failure those that were started
-    /// have ended when this returns.
-    pub(super) fn spawn(
-        vcpus: Vec<Vcpu>,
-        buses: &Arc<Buses>,
-        ending: &Arc<Ending>,
-    ) -> io::Result<Self> {
-        let gate = Arc::new(Gate::new(vcpus.len()));
-        let mut threads = Self {
-            gate: gate.clone(),
+    /// For `vcpus`, none of which runs yet.
+    pub(super) fn new(vcpus: Vec<Vcpu>, buses: &Arc<Buses>, ending: &Arc<Ending>) -> Self {
+        Self {
+            gate: Arc::new(Gate::new(vcpus.len())),
             vcpus: vcpus
                 .into_iter()
                 .map(|vcpu| Arc::new(Mutex::new(vcpu)))
                 .collect(),
             threads: Vec::new(),
-        };
-        for vcpu in threads.vcpus.clone() {
+            buses: buses.clone(),
+            ending: ending.clone(),
+        }
+    }
+
+    /// Makes the threads that are not there yet.
+    fn spawn(&mut self) -> io::Result<()> {
+        for vcpu in &self.vcpus[self.threads.len()..] {
             let index = vcpu.lock().index();
-            let (gate, buses, ending) = (gate.clone(), buses.clone(), ending.clone());
+            let (vcpu, buses) = (vcpu.clone(), self.buses.clone());
+            let mut supervisor = Supervision {
+                gate: self.gate.clone(),
+                ending: self.ending.clone(),
+            };
             let thread = Builder::new()
                 .name(format!("vcpu {index}"))
                 .spawn(move || {
-                    let mut supervisor = Supervision { gate, ending };
                     run_loop(&vcpu, &buses, &mut supervisor);
                     supervisor.gate.leave();
                 })?;
-            threads.threads.push(thread);
+            self.threads.push(thread);
         }
-        Ok(threads)
+        Ok(())
     }
 
     /// The vCPUs. Their locks are free while they are at rest.
@@ -67,12 +74,23 @@ impl VcpuThreads {
         self.gate.is_open()
     }
 
-    pub(super) fn resume(&self) {
+    pub(super) fn resume(&mut self) -> Result<(), MachineError> {
+        // Before the threads, so that none of them waits.
         self.gate.run();
+        self.spawn().map_err(|source| {
+            self.gate.rest();
+            MachineError::Host {
+                what: "start a vCPU thread",
+                source,
+            }
+        })
     }
 
     pub(super) fn pause(&self) -> Result<(), MachineError> {
         self.gate.rest();
+        if self.threads.is_empty() {
+            return Ok(());
+        }
         self.kick();
         let parked = self.gate.wait_parked(PAUSE_LIMIT);
         if parked == self.threads.len() {

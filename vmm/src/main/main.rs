@@ -12,7 +12,7 @@ use coppice_vmm::logger::Logger;
 use coppice_vmm::machine::{Events, Machine, MachineError, Outcome, RestoreError};
 use coppice_vmm::probe::probe;
 use coppice_vmm::spec::{self, SnapshotLoad};
-use coppice_vmm::sys::leave;
+use coppice_vmm::sys::{host, leave};
 use event_manager::SubscriberOps;
 
 use args::{Command, RunArgs};
@@ -85,6 +85,7 @@ impl Failure {
 
 /// Runs one machine from its configuration to its end.
 fn run(args: &RunArgs) -> Result<Exit, Failure> {
+    host::share_one_arena();
     let logger = Logger::new(&args.id).install();
     logger
         .configure(&args.logger)

@@ -20,3 +20,17 @@ pub fn memory_and_swap() -> io::Result<u64> {
         .saturating_add(info.totalswap)
         .saturating_mul(unit))
 }
+
+/// The id that the kernel gave this boot of the host (random(4)), or nothing if
+/// there is no /proc.
+pub fn boot_id() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim_end().to_owned()
+}
+
+/// Has all threads allocate from one arena (mallopt(3)). A process of few threads
+/// that hardly allocate saves the set-up of an arena for each, and its memory.
+pub fn share_one_arena() {
+    // SAFETY: the call takes integers and is made before there are threads.
+    unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+}
