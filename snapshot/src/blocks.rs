@@ -8,8 +8,7 @@ use nix::errno::Errno;
 use nix::fcntl::copy_file_range;
 use nix::unistd::{Whence, lseek};
 
-use crate::BLOCK_SIZE;
-use crate::extents::{Extent, Extents};
+use crate::extents::{BLOCK_SIZE, Extent, Extents};
 
 /// Blocks are read in pieces of this many bytes.
 const CHUNK: u64 = 1 << 20;

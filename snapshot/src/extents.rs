@@ -2,6 +2,10 @@
 
 use std::ops::Range;
 
+/// Bytes in one block, the unit of everything in a layer: a page of memory, or
+/// as much of a disk.
+pub const BLOCK_SIZE: u64 = 4096;
+
 /// A range of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {

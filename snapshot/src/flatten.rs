@@ -2,10 +2,10 @@
 
 use std::fs::File;
 
-use crate::Progress;
 use crate::blocks;
 use crate::extents::{Extent, Extents};
 use crate::layer::{Content, Kind, LayerError, io_error};
+use crate::progress::Progress;
 use crate::stack::Stack;
 
 /// Layers that are to become one.
@@ -42,7 +42,7 @@ impl Flatten<'_> {
         let data: Vec<Extents> = parts
             .map(|(shown, layer)| shown.minus(layer.zero()))
             .collect();
-        let total = data.iter().map(Extents::blocks).sum::<u64>() * crate::BLOCK_SIZE;
+        let total = data.iter().map(Extents::blocks).sum::<u64>() * crate::extents::BLOCK_SIZE;
         let mut progress = Progress::counter(total, progress);
         for (data, layer) in data.iter().zip(layers) {
             blocks::copy(layer.file(), file, data, &mut progress)

@@ -5,9 +5,8 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
-use crate::BLOCK_SIZE;
 use crate::draft::Draft;
-use crate::extents::Extents;
+use crate::extents::{BLOCK_SIZE, Extents};
 use crate::layer::{Content, Kind, Layer, LayerError, Naming};
 use crate::progress::Progress;
 use crate::remedy::Remedy;

@@ -5,17 +5,24 @@
 //! KVM type.
 //!
 //! ```text
-//! extents    sorted, merged ranges of blocks
-//! draft      a file that appears whole or not at all
-//! layer      one immutable file of blocks: data, index, footer       → extents, draft
-//! stack      layers in order, topmost first: which layer has a block → layer
-//! manifest   what a snapshot is: state, and stacks by name           → layer, draft
-//! find       where the layers are that a manifest names              → manifest, stack
-//! flatten    several layers made one                                 → stack
-//! store      a directory of snapshots and the layers that they share → find, flatten
-//! pack       snapshots in one file (with the feature of that name)   → store
-//! delta      the private, writable top of a disk                     → layer
-//! import     a layer made of a plain disk image                      → layer, draft
+//! extents    block numbers: sorted, merged ranges of them
+//! bytes      little-endian numbers in bytes
+//! hex        names as hexadecimal digits
+//! remedy     what can be done about an answer of the host
+//! progress   how far a long operation is
+//! open       opening files whose paths come from elsewhere
+//! draft      a file that appears whole or not at all                 → open
+//! blocks     reading and copying blocks of files                     → extents
+//! sparse     zeroes in files                                         → extents, blocks
+//! layer      one immutable file of blocks: data, index, footer       → extents, draft, blocks, bytes, hex, open, remedy
+//! stack      layers in order, topmost first: which layer has a block → extents, layer
+//! manifest   what a snapshot is: state, and stacks by name           → extents, layer, draft, bytes, hex, open, remedy
+//! find       where the layers are that a manifest names              → layer, stack, manifest, draft
+//! flatten    several layers made one                                 → extents, layer, stack, blocks, progress
+//! store      a directory of snapshots and the layers that they share → everything above
+//! pack       snapshots in one file (with the feature of that name)   → everything above
+//! delta      the private, writable top of a disk                     → extents, layer, blocks, sparse, bytes, remedy
+//! import     a layer made of a plain disk image                      → extents, layer, draft, blocks, sparse, progress, remedy
 //! ```
 //!
 //! `docs/snapshot-format.md` has the files byte by byte.
@@ -49,7 +56,7 @@ mod trace;
 
 pub use delta::{Delta, DeltaError, FrozenDelta};
 pub use draft::Draft;
-pub use extents::{Extent, Extents};
+pub use extents::{BLOCK_SIZE, Extent, Extents};
 pub use find::{FindError, Places};
 pub use flatten::Flatten;
 pub use import::{ImportError, import};
@@ -58,7 +65,3 @@ pub use manifest::{DiskRef, Info, LayerRef, Manifest, ManifestError, SnapshotId,
 pub use progress::Progress;
 pub use stack::{Piece, Stack, StackError};
 pub use store::{Store, StoreError};
-
-/// Bytes in one block, the unit of everything in a layer: a page of memory, or
-/// as much of a disk.
-pub const BLOCK_SIZE: u64 = 4096;

@@ -6,9 +6,8 @@ use std::io;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 
-use crate::BLOCK_SIZE;
 use crate::blocks;
-use crate::extents::Extents;
+use crate::extents::{BLOCK_SIZE, Extents};
 
 /// The blocks of `within` that are not zero.
 pub(crate) fn not_zero(file: &File, within: &Extents) -> io::Result<Extents> {

@@ -304,6 +304,6 @@ fn the_architecture_page_has_the_same_map() {
     let page = read(&source_dir().join("../../docs/architecture.md"));
     assert!(
         page.contains(&map.join("\n")),
-        "the map in docs/architecture.md differs from the one in vmm/src/lib.rs"
+        "the map in docs/architecture.md differs from the one in src/lib.rs"
     );
 }

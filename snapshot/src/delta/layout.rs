@@ -10,7 +10,7 @@
 use std::fs;
 use std::io;
 
-use crate::BLOCK_SIZE;
+use crate::extents::BLOCK_SIZE;
 
 const MAGIC: [u8; 8] = *b"COPPDELT";
 /// The version of the format that this program knows.

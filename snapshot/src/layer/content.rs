@@ -11,9 +11,8 @@ use super::error::{LayerError, io_error};
 use super::footer::{Footer, encode_index, hash};
 use super::name::LayerName;
 use super::{Kind, Layer};
-use crate::BLOCK_SIZE;
 use crate::draft::{Draft, lock};
-use crate::extents::Extents;
+use crate::extents::{BLOCK_SIZE, Extents};
 
 /// How a layer gets its name when it is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

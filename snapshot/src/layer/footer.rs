@@ -5,10 +5,9 @@ use std::io;
 
 use super::Kind;
 use super::name::LayerName;
-use crate::BLOCK_SIZE;
 use crate::blocks;
 use crate::bytes::{u32_at, u64_at};
-use crate::extents::{Extent, Extents, ExtentsError};
+use crate::extents::{BLOCK_SIZE, Extent, Extents, ExtentsError};
 
 const MAGIC: [u8; 8] = *b"COPPLAYR";
 pub(crate) const VERSION: u32 = 1;

@@ -197,7 +197,7 @@ impl Layer {
 
     /// Bytes of the blocks that are in the file.
     pub fn data_len(&self) -> u64 {
-        (self.held.blocks() - self.zero.blocks()) * crate::BLOCK_SIZE
+        (self.held.blocks() - self.zero.blocks()) * crate::extents::BLOCK_SIZE
     }
 
     /// Reads all of the content and checks it against the name, if that is the

@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use super::{DiskRef, LayerRef, StackRef};
-use crate::BLOCK_SIZE;
 use crate::bytes::u64_at;
+use crate::extents::BLOCK_SIZE;
 use crate::layer::LayerName;
 
 /// Flag of a layer: its name is the hash of its content.

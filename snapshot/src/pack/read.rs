@@ -7,11 +7,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::{END, INCLUDED, MAGIC, PackError, VERSION};
+use crate::extents::BLOCK_SIZE;
 use crate::layer::footer::{Footer, FooterError, HEAD};
 use crate::layer::{Content, LayerName};
 use crate::manifest::{MAX_LEN, Manifest, SnapshotId};
+use crate::progress::Progress;
 use crate::store::{Store, StoreError, Tag};
-use crate::{BLOCK_SIZE, Progress};
 
 /// What every zstd frame begins with (RFC 8878, 3.1.1).
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -206,7 +207,7 @@ impl<R: io::BufRead> Pack<'_, R> {
         for _ in 0..self.number()? {
             let bytes = self.bytes(MAX_LEN)?;
             let (manifest, _) = Manifest::decode(&bytes, self.path)?;
-            let is_stored = |layer: &crate::LayerRef| {
+            let is_stored = |layer: &crate::manifest::LayerRef| {
                 layer.name.is_by_content() && layer.path.as_os_str().is_empty()
             };
             if !manifest.layers().all(is_stored) {

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{END, INCLUDED, MAGIC, PackError, VERSION};
-use crate::Progress;
 use crate::blocks;
 use crate::layer::{Kind, Layer, LayerError, LayerName, io_error};
 use crate::manifest::{Manifest, SnapshotId};
+use crate::progress::Progress;
 use crate::stack::Stack;
 use crate::store::{Store, StoreError, Tag, stored};
 
@@ -43,7 +43,7 @@ impl Source {
     /// It or something of it is missing or damaged.
     pub fn file(path: &Path) -> Result<Self, PackError> {
         let (manifest, _) = Manifest::read(path)?;
-        let places = crate::Places::beside(path);
+        let places = crate::find::Places::beside(path);
         let open = |kind, stack| places.open(kind, stack).map_err(StoreError::from);
         let mut layers = open(Kind::Memory, &manifest.memory)?.layers().to_vec();
         for disk in &manifest.disks {

@@ -2,10 +2,10 @@
 
 use super::Store;
 use super::error::StoreError;
-use crate::Progress;
 use crate::flatten::Flatten;
 use crate::layer::{Kind, LayerName};
 use crate::manifest::{LayerRef, SnapshotId, StackRef};
+use crate::progress::Progress;
 use crate::stack::Stack;
 
 impl Store {

@@ -12,12 +12,12 @@ use nix::unistd::linkat;
 
 use super::error::{StoreError, io_error};
 use super::{Store, sync, write};
-use crate::Progress;
 use crate::blocks;
 use crate::draft::Draft;
 use crate::find::Places;
 use crate::layer::{Content, Kind, Layer, LayerError, LayerName, Naming};
 use crate::manifest::{Manifest, SnapshotId, StackRef};
+use crate::progress::Progress;
 use crate::stack::Stack;
 
 /// What becomes of the files that a snapshot's layers come from.
@@ -199,7 +199,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let file = draft.file().try_clone();
         let file = file.map_err(io_error(draft.path(), "written"))?;
-        let end = content.blocks.saturating_mul(crate::BLOCK_SIZE);
+        let end = content.blocks.saturating_mul(crate::extents::BLOCK_SIZE);
         content.finish(name, end, file, draft.path())?;
         let path = self.layer_path(&name);
         draft.publish().map_err(io_error(&path, "written"))

@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::error::{StoreError, io_error};
 use super::{Alone, Store, write};
-use crate::Progress;
 use crate::layer::{Layer, LayerError, LayerName};
+use crate::progress::Progress;
 
 /// What was found when a layer was last verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
