@@ -28,6 +28,7 @@ use coppice_snapshot::{
 use serde::Serialize;
 use vmm_sys_util::eventfd::EventFd;
 
+use super::compact::compact;
 use super::drives::FrozenDrive;
 use super::saved::MachineState;
 use super::{Machine, MachineError};
@@ -395,7 +396,9 @@ impl Job {
             .collect::<Result<Vec<_>, _>>()?;
         let kept = Kept::keep(&self.targets.memory, &base)?;
         let layer = Arc::new(content.publish(self.draft, self.naming)?);
-        let memory = base.with(layer.clone());
+        let stack = base.with(layer.clone());
+        let compacted = compact(&stack, &self.targets.memory, self.naming)?;
+        let memory = compacted.unwrap_or(stack);
         let info = Info {
             created_ms: now_ms(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -418,7 +421,10 @@ impl Job {
             total_us: micros(self.began.elapsed()),
             held_blocks: layer.held().blocks(),
             data_blocks: layer.data().blocks(),
-            memory_layer: layer.name().to_string(),
+            memory_layer: memory
+                .layers()
+                .first()
+                .map_or_else(String::new, |layer| layer.name().to_string()),
         };
         Ok(Written { report, memory })
     }

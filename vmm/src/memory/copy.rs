@@ -10,7 +10,7 @@
 use std::fs::File;
 use std::io::{self, PipeWriter, Write as _};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use coppice_snapshot::{BLOCK_SIZE, Extents};
 
@@ -20,11 +20,14 @@ use crate::sys::map::Mapping;
 use crate::sys::pagemap::{Pagemap, Wanted};
 
 /// Gaps of up to so many pages between held ones are held as well: the copy
-/// costs less than a mapping at each restore. Doubled, up to the second number,
-/// while there are more runs than the third.
+/// costs less than a mapping at each restore.
 const BRIDGE: u64 = 8;
-const BRIDGE_MOST: u64 = 64;
-const RUNS_WANTED: u64 = 1024;
+/// A window of memory, in pages, that would take more mappings than this at
+/// each restore is held as a whole, so that long chains restore like short ones.
+const WINDOW: u64 = 64;
+const WINDOW_PIECES: u64 = 4;
+/// Pages that may be held for that reason alone, unless more have changed.
+const ABSORB: u64 = (16 << 20) / BLOCK_SIZE;
 
 /// Bytes in the shared memory before the bitmaps.
 const HEAD: usize = 64;
@@ -66,8 +69,8 @@ pub enum CopyError {
     Killed(i32),
 }
 
-/// Memory that a helper shares with its parent: a report and two bitmaps with a
-/// bit for each block.
+/// Memory that a helper shares with its parent: a report, two bitmaps with a bit
+/// for each block, and a byte for each window.
 pub struct Scratch {
     mapping: Mapping,
     blocks: u64,
@@ -80,7 +83,9 @@ impl Scratch {
     /// The host has no memory.
     pub fn new(blocks: u64) -> Result<Self, CopyError> {
         let words = blocks.div_ceil(64) as usize;
-        let mapping = Mapping::shared(HEAD + 2 * words * 8).map_err(host("get memory"))?;
+        let windows = blocks.div_ceil(WINDOW) as usize;
+        let mapping =
+            Mapping::shared(HEAD + 2 * words * 8 + windows).map_err(host("get memory"))?;
         Ok(Self { mapping, blocks })
     }
 
@@ -91,6 +96,23 @@ impl Scratch {
             start,
             len.min(self.blocks.saturating_sub(start)),
         );
+    }
+
+    /// Block `start` begins a piece of what lies below the copy.
+    pub fn cut(&self, start: u64) {
+        if let Some(pieces) = self.cuts().get((start / WINDOW) as usize) {
+            // Many are as good as more.
+            let more = pieces.load(Ordering::Relaxed).saturating_add(1);
+            pieces.store(more, Ordering::Relaxed);
+        }
+    }
+
+    /// For each window, how many pieces of what lies below begin in it.
+    fn cuts(&self) -> &[AtomicU8] {
+        let words = self.blocks.div_ceil(64) as usize;
+        let start = (self.mapping.address() + HEAD + 2 * words * 8) as *const AtomicU8;
+        // SAFETY: as for the bitmaps.
+        unsafe { std::slice::from_raw_parts(start, self.blocks.div_ceil(WINDOW) as usize) }
     }
 
     /// Bitmap 0 has the held blocks, bitmap 1 those of them that are zero.
@@ -249,7 +271,8 @@ fn helper(spans: &[Span], file: RawFd, wait: RawFd, source: Source, scratch: &Sc
             }
         }
     }
-    bridge(held, scratch.blocks);
+    let changed = bridge(held, scratch.blocks);
+    absorb(held, scratch.cuts(), scratch.blocks, changed);
     for span in spans {
         if let Err(errno) = write_span(span, file, held, scratch.bitmap(1)) {
             return failed(STEP_WRITE, errno);
@@ -318,29 +341,47 @@ fn find(bitmap: &[AtomicU64], from: u64, blocks: u64, wanted: bool) -> u64 {
     blocks
 }
 
-/// Fills small gaps between runs of set bits.
-fn bridge(held: &[AtomicU64], blocks: u64) {
-    let mut gap = BRIDGE;
-    while bridge_up_to(held, blocks, gap) > RUNS_WANTED && gap < BRIDGE_MOST {
-        gap *= 2;
-    }
-}
-
-/// Fills gaps of up to `most` blocks; returns how many runs there are then.
-fn bridge_up_to(held: &[AtomicU64], blocks: u64, most: u64) -> u64 {
-    let mut runs = 0;
+/// Fills gaps of up to [`BRIDGE`] blocks between runs of set bits. Returns how
+/// many bits are set then.
+fn bridge(held: &[AtomicU64], blocks: u64) -> u64 {
+    let mut count = 0;
     let mut start = find(held, 0, blocks, true);
     while start < blocks {
         let end = find(held, start, blocks, false);
         let next = find(held, end, blocks, true);
-        if next < blocks && next - end <= most {
+        count += end - start;
+        if next < blocks && next - end <= BRIDGE {
             set(held, end, next - end);
-        } else {
-            runs += 1;
+            count += next - end;
         }
         start = next;
     }
-    runs
+    count
+}
+
+/// Holds windows as a whole that have many pieces, their own and those of what
+/// lies below together. `changed` is how many blocks are held already.
+fn absorb(held: &[AtomicU64], cuts: &[AtomicU8], blocks: u64, changed: u64) {
+    let mut budget = changed.max(ABSORB);
+    for (window, below) in (0..).zip(cuts) {
+        let start = window * WINDOW;
+        let end = (start + WINDOW).min(blocks);
+        let (mut runs, mut ours) = (0, 0);
+        let mut at = find(held, start, end, true);
+        while at < end {
+            let stop = find(held, at, end, false);
+            (runs, ours) = (runs + 1, ours + stop - at);
+            at = find(held, stop, end, true);
+        }
+        // A run is a piece, and what lies below goes on behind it.
+        let pieces = u64::from(below.load(Ordering::Relaxed)) + 2 * runs;
+        let more = end - start - ours;
+        // Windows that have not changed can wait until they do.
+        if runs > 0 && pieces > WINDOW_PIECES && more <= budget {
+            set(held, start, end - start);
+            budget -= more;
+        }
+    }
 }
 
 /// Writes the held pages of one region, and marks those that are zero.

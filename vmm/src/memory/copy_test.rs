@@ -58,6 +58,25 @@ fn small_gaps_are_copied_too() {
 }
 
 #[test]
+fn a_window_with_many_pieces_is_copied_whole() {
+    let memory = allocate(32, 48).unwrap();
+    let held = |pages: &[u64], cuts: &[u64]| {
+        let scratch = Scratch::new(blocks(&memory)).unwrap();
+        pages.iter().for_each(|&page| scratch.mark(page, 1));
+        cuts.iter().for_each(|&page| scratch.cut(page));
+        let file = tempfile::tempfile().unwrap();
+        let mut copy = Copy::start(&spans(&memory), &file, Source::Marked, scratch).unwrap();
+        copy.go().unwrap();
+        members(&copy.finish().unwrap().held)
+    };
+    let whole: Vec<u64> = (64..128).collect();
+    assert_eq!(held(&[70, 90], &[]), [70, 90]);
+    assert_eq!(held(&[70, 90, 110], &[]), whole);
+    assert_eq!(held(&[70, 90], &[64]), whole);
+    assert_eq!(held(&[], &[64, 66, 68, 70, 72, 74]), [0u64; 0]);
+}
+
+#[test]
 fn only_marked_pages_are_held_if_that_is_asked_for() {
     let memory = allocate(32, 48).unwrap();
     (0..100).for_each(|page| write(&memory, page, 1));

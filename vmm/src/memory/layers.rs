@@ -100,6 +100,11 @@ pub fn mappings(stack: &Stack) -> usize {
     runs(stack).len()
 }
 
+/// The first blocks of those mappings.
+pub fn starts(stack: &Stack) -> impl Iterator<Item = u64> {
+    runs(stack).into_iter().map(|run| run.blocks.start)
+}
+
 /// Blocks that one mapping gives.
 struct Run {
     blocks: Range<u64>,

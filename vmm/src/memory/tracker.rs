@@ -72,6 +72,7 @@ impl Tracker {
         if let Some(base) = marked.filter(|_| !full)
             && self.mark(Some(&scratch))
         {
+            cut(&scratch, &base);
             return Ok(Plan {
                 scratch,
                 source: Source::Marked,
@@ -87,6 +88,7 @@ impl Tracker {
             }
             Stack::default()
         } else {
+            cut(&scratch, &self.mapped);
             self.mapped.clone()
         };
         if !self.mark(None) {
@@ -177,6 +179,13 @@ impl Tracker {
             })?;
         }
         Ok(())
+    }
+}
+
+/// Tells the helper where the pieces of `base` begin.
+fn cut(scratch: &Scratch, base: &Stack) {
+    for start in layers::starts(base) {
+        scratch.cut(start);
     }
 }
 
