@@ -1,10 +1,14 @@
 //! Medians, with what is around them.
 
-/// A median with the extremes around it, in the unit of the values.
+/// A median, the quartiles and extremes around it, in the unit of the values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// The middle of the values; of two middles, the mean.
     pub median: f64,
+    /// A quarter of the values are not larger.
+    pub low: f64,
+    /// A quarter of the values are not smaller.
+    pub high: f64,
     /// The smallest value.
     pub min: f64,
     /// The largest value.
@@ -20,6 +24,8 @@ impl Spread {
         let count = values.len();
         Some(Self {
             median: (values.get(count.checked_sub(1)? / 2)? + values.get(count / 2)?) / 2.0,
+            low: *values.get(count / 4)?,
+            high: *values.get(count - 1 - count / 4)?,
             min: *values.first()?,
             max: *values.last()?,
             count,
@@ -29,7 +35,7 @@ impl Spread {
     /// For a report.
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!({
-            "median": self.median, "min": self.min, "max": self.max, "count": self.count,
+            "median": self.median, "low": self.low, "high": self.high, "min": self.min, "max": self.max, "count": self.count,
         })
     }
 }
@@ -45,5 +51,7 @@ mod tests {
         assert_eq!(of(&[3.0]), Some(3.0));
         assert_eq!(of(&[9.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(of(&[4.0, 9.0, 1.0, 2.0]), Some(3.0));
+        let spread = Spread::of((1..=15).map(f64::from).collect()).unwrap();
+        assert_eq!((spread.low, spread.high), (4.0, 12.0));
     }
 }

@@ -9,6 +9,7 @@ use std::time::Instant;
 use coppice_benches::Fallible;
 
 use crate::process::Process;
+use crate::prompt::be_prompt;
 use crate::pss;
 
 /// How many machines there are in the end.
@@ -30,6 +31,7 @@ pub fn restore(
     let begin = Instant::now();
     thread::scope(|scope| {
         let worker = || -> Fallible<()> {
+            be_prompt();
             while next.fetch_add(1, Ordering::Relaxed) < MACHINES {
                 let process = persist(start)?;
                 let mut machines = machines.lock().unwrap_or_else(|error| error.into_inner());

@@ -9,6 +9,7 @@ mod http;
 mod hundred;
 mod plot;
 mod process;
+mod prompt;
 mod pss;
 mod report;
 mod rows;
@@ -60,6 +61,8 @@ fn measure(ours: &Path, report: &Path, work: &Path) -> Fallible<()> {
     let work = tempfile::tempdir_in(work)?;
     std::env::set_current_dir(work.path())?;
 
+    std::fs::write(vmm::DISK, vec![0; 1 << 20])?;
+    prompt::be_prompt();
     let bench = Bench {
         ours,
         peer: peer.map(Vmm::new),

@@ -1,6 +1,6 @@
 //! The figures as a picture: for each row, a bar for each of those measured, as
-//! long as its median is in proportion to the row's largest, with a line from the
-//! smallest value to the largest.
+//! long as its median is in proportion to the row's largest, with a line over the
+//! middle half of the values.
 
 use std::fmt::Write as _;
 
@@ -38,13 +38,13 @@ pub fn svg(rows: &[Row]) -> String {
             .zip(SERIES)
             .filter_map(|(spread, (_, colour))| Some((spread?, colour)))
             .collect();
-        let largest = bars.iter().map(|(spread, _)| spread.max);
+        let largest = bars.iter().map(|(spread, _)| spread.high);
         let scale = LENGTH / largest.fold(f64::MIN_POSITIVE, f64::max);
         let middle = y + bars.len() as f64 * BAR / 2.0 + 4.0;
         text(&mut marks, LEFT - 10.0, middle, "end", &row.title());
         for (spread, colour) in bars {
             rectangle(&mut marks, LEFT, y + 1.0, spread.median * scale, colour);
-            let (from, to) = (LEFT + spread.min * scale, LEFT + spread.max * scale);
+            let (from, to) = (LEFT + spread.low * scale, LEFT + spread.high * scale);
             let at = y + BAR / 2.0;
             // Writing to a String cannot fail.
             let _ = writeln!(

@@ -106,7 +106,7 @@ impl Row {
         let median = |spread: Option<Spread>| spread.map_or("-".into(), |s| number(s.median));
         let spread = |spread: Option<Spread>| {
             spread.map_or("-".into(), |s| {
-                format!("{}–{}", number(s.min), number(s.max))
+                format!("{}–{}", number(s.low), number(s.high))
             })
         };
         [
@@ -150,7 +150,7 @@ fn table(rows: &[Row]) -> String {
         "ours/peer",
         "ours/floor",
         "target",
-        "spread of ours",
+        "middle half of ours",
         "of the peer, else the floor",
     ]
     .map(str::to_owned);

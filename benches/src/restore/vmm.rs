@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use crate::process::{Marks, Process, unique};
 use crate::tools::Guest;
 
-/// The image that every machine has; nothing is in it.
-const DISK: &str = "disk";
+/// The image that every machine has.
+pub const DISK: &str = "disk";
 
 /// A VMM's program.
 pub struct Vmm {
@@ -69,8 +69,6 @@ impl Vmm {
 
     /// Boots a machine and waits for the first mark of its guest.
     pub fn boot(&self, guest: &Guest, mib: u64) -> Fallible<Machine> {
-        let disk = std::fs::File::create(DISK)?;
-        disk.set_len(1 << 20)?;
         let (mut process, socket, vsock) = self.start()?;
         let machine = json!({ "vcpu_count": 1, "mem_size_mib": mib });
         let boot = json!({ "kernel_image_path": guest.elf, "boot_args": "x" });
