@@ -22,6 +22,7 @@
 //! store      a directory of snapshots and the layers that they share → everything above
 //! pack       snapshots in one file (with the feature of that name)   → everything above
 //! delta      the private, writable top of a disk                     → extents, layer, blocks, sparse, bytes, remedy
+//! working_set  the pages that machines of a snapshot touch first     → extents, draft, bytes, open
 //! import     a layer made of a plain disk image                      → extents, layer, draft, blocks, sparse, progress, remedy
 //! ```
 //!
@@ -53,6 +54,7 @@ pub mod store;
 mod testing;
 #[cfg(test)]
 mod trace;
+pub mod working_set;
 
 pub use delta::{Delta, DeltaError, FrozenDelta};
 pub use draft::Draft;
@@ -65,3 +67,4 @@ pub use manifest::{DiskRef, Info, LayerRef, Manifest, ManifestError, SnapshotId,
 pub use progress::Progress;
 pub use stack::{Piece, Stack, StackError};
 pub use store::{Store, StoreError};
+pub use working_set::{WorkingSet, WorkingSetError};

@@ -12,6 +12,8 @@
 //!
 //! A request is carried out whole or changes nothing.
 
+use std::path::Path;
+
 use serde::Serialize;
 use serde_json::json;
 
@@ -19,7 +21,9 @@ use super::Answer;
 use super::router::{ActionType, DrivePatch, Request, StateWanted};
 use crate::logger::Logger;
 use crate::machine::{Events, Snapshots};
-use crate::spec::{LoggerConfig, SnapshotCreate, SnapshotLoad, Spec, SpecError, VsockConfig};
+use crate::spec::{
+    LoggerConfig, SnapshotCreate, SnapshotLoad, Spec, SpecError, VsockConfig, WorkingSetRecord,
+};
 
 /// What the controller needs of a machine. Tests put a pretended one in its
 /// place.
@@ -68,6 +72,12 @@ pub trait MachineControl: Sized {
 
     /// What became of the snapshot that was begun, if it is done.
     fn finish_snapshot(&mut self) -> Option<Result<(), Self::Error>>;
+
+    /// Records the pages that it has touched so far.
+    ///
+    /// # Errors
+    /// The kernel does not tell, or they cannot be written.
+    fn record_working_set(&self, path: &Path) -> Result<(), Self::Error>;
 
     /// What it consists of now, which snapshots change.
     fn spec(&self) -> &Spec;
@@ -203,6 +213,7 @@ impl<M: MachineControl> Controller<M> {
                 Ok(()) => return None,
                 Err(text) => Err(text),
             },
+            Request::RecordWorkingSet(record) => self.record_working_set(&record),
             Request::LoadSnapshot(load) => {
                 self.load(&load, events).map_err(|error| error.to_string())
             }
@@ -278,6 +289,15 @@ impl<M: MachineControl> Controller<M> {
             .as_mut()
             .ok_or_else(not_started)?
             .begin_snapshot(request)
+            .map_err(|error| chain(&error))
+    }
+
+    fn record_working_set(&self, record: &WorkingSetRecord) -> Result<(), String> {
+        record.check().map_err(|error| error.to_string())?;
+        self.machine
+            .as_ref()
+            .ok_or_else(not_started)?
+            .record_working_set(&record.path)
             .map_err(|error| chain(&error))
     }
 

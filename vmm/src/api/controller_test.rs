@@ -63,6 +63,9 @@ impl MachineControl for Pretended {
     fn finish_snapshot(&mut self) -> Option<Result<(), Failed>> {
         Some(call("finish_snapshot"))
     }
+    fn record_working_set(&self, _: &Path) -> Result<(), Failed> {
+        call("record_working_set")
+    }
     fn spec(&self) -> &Spec {
         &self.0
     }

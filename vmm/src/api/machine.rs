@@ -1,5 +1,7 @@
 //! The real machine behind the API.
 
+use std::path::Path;
+
 use event_manager::SubscriberOps;
 
 use super::{MachineControl, Wake};
@@ -64,6 +66,10 @@ impl MachineControl for Machine {
     fn finish_snapshot(&mut self) -> Option<Result<(), ControlError>> {
         let result = Machine::finish_snapshot(self)?;
         Some(result.map_err(ControlError::from))
+    }
+
+    fn record_working_set(&self, path: &Path) -> Result<(), ControlError> {
+        Ok(Machine::record_working_set(self, path)?)
     }
 
     fn spec(&self) -> &Spec {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::http::HttpRequest;
 use crate::spec::{
     BootSource, DriveConfig, EntropyConfig, LoggerConfig, MachineConfig, MachineConfigPatch,
-    RateLimiter, SerialConfig, SnapshotCreate, SnapshotLoad, VsockConfig, parse,
+    RateLimiter, SerialConfig, SnapshotCreate, SnapshotLoad, VsockConfig, WorkingSetRecord, parse,
 };
 
 /// What a client can ask for.
@@ -47,6 +47,8 @@ pub enum Request {
     GetSnapshot,
     /// `PUT /snapshot/create`. Allowed when paused, or live when running.
     CreateSnapshot(SnapshotCreate),
+    /// `PUT /snapshot/working-set`. Allowed after the start.
+    RecordWorkingSet(WorkingSetRecord),
     /// `PUT /snapshot/load`. Allowed before anything else was configured.
     LoadSnapshot(Box<SnapshotLoad>),
 }
@@ -114,6 +116,7 @@ pub const ROUTES: &[(&str, &[&str])] = &[
     ("/snapshot", &["GET"]),
     ("/snapshot/create", &["PUT"]),
     ("/snapshot/load", &["PUT"]),
+    ("/snapshot/working-set", &["PUT"]),
 ];
 
 /// First segments of paths that clients know from elsewhere.
@@ -182,6 +185,7 @@ pub fn route(http: &HttpRequest) -> Result<Request, String> {
         ("PATCH", ["vm"]) => parsed(body, |body: VmPatch| Request::SetState(body.state)),
         ("GET", ["snapshot"]) => Ok(Request::GetSnapshot),
         ("PUT", ["snapshot", "create"]) => parsed(body, Request::CreateSnapshot),
+        ("PUT", ["snapshot", "working-set"]) => parsed(body, Request::RecordWorkingSet),
         ("PUT", ["snapshot", "load"]) => parsed(body, |body| Request::LoadSnapshot(Box::new(body))),
         (method, segments) => Err(unknown(method, path, segments)),
     }

@@ -20,11 +20,12 @@ mod restore;
 mod saved;
 mod snapshot;
 mod threads;
+mod working_set;
 
 use std::io;
 use std::sync::Arc;
 
-use coppice_snapshot::{SnapshotId, Stack};
+use coppice_snapshot::{Extents, SnapshotId, Stack, WorkingSetError};
 use event_manager::{EventManager, MutEventSubscriber, SubscriberOps};
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, kvm_pit_config};
 use kvm_ioctls::{Kvm, VmFd};
@@ -41,6 +42,7 @@ use crate::arch::layout;
 use crate::board::{self, Board, BoardError, BootImageError, Disks};
 use crate::devices::serial::{Serial, SerialSubscriber};
 use crate::devices::vmgenid::VmGenIdError;
+use crate::memory::prefetch::Prefetch;
 use crate::memory::tracker::Tracker;
 use crate::memory::{self, GuestMemory, MemoryError};
 use crate::spec::{Spec, SpecError};
@@ -109,6 +111,9 @@ pub enum MachineError {
     /// This host cannot take the state of a vCPU.
     #[error(transparent)]
     Fill(#[from] FillError),
+    /// The working set cannot be written.
+    #[error(transparent)]
+    WorkingSet(#[from] WorkingSetError),
     /// The machine cannot have an identity of its own.
     #[error(transparent)]
     Generation(#[from] VmGenIdError),
@@ -128,6 +133,9 @@ pub struct Machine {
     parent: Option<SnapshotId>,
     /// It was restored and has not run: its devices are still to be woken up.
     to_wake: bool,
+    /// Pages to be fetched when it first runs.
+    to_fetch: Option<Extents>,
+    prefetch: Option<Prefetch>,
     tracker: Tracker,
     /// The snapshot that is being written, if one is.
     writing: Option<snapshot::Writing>,
@@ -220,6 +228,8 @@ impl Machine {
             spec,
             parent: None,
             to_wake: false,
+            to_fetch: None,
+            prefetch: None,
             tracker,
             writing: None,
             snapshot_done,
@@ -265,7 +275,9 @@ impl Machine {
         if std::mem::take(&mut self.to_wake) {
             self.after_restore();
         }
-        self.threads.resume()
+        self.threads.resume()?;
+        self.fetch_ahead();
+        Ok(())
     }
 
     /// Presses Ctrl, Alt and Delete on the machine's keyboard. What the guest

@@ -145,6 +145,9 @@ impl Machine {
         machine.fill(state, load.clock_realtime)?;
         machine.board.vmgenid.renew(&machine.memory)?;
         machine.to_wake = true;
+        if let Some(path) = &load.working_set_path {
+            machine.advise(path);
+        }
         machine.subscribe(events);
         Ok(machine)
     }

@@ -2,6 +2,7 @@
 
 pub mod copy;
 pub mod layers;
+pub mod prefetch;
 pub mod tracker;
 
 use vm_memory::GuestMemoryMmap;

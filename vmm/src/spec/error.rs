@@ -54,7 +54,7 @@ impl SpecError {
 /// A client may send tens of kilobytes in one field; an answer need not carry
 /// them all back.
 pub(super) fn shortened(mut text: String) -> String {
-    const KEPT: usize = 300;
+    const KEPT: usize = 500;
     if text.len() > KEPT {
         let length = text.len();
         let end = (0..=KEPT).rev().find(|&at| text.is_char_boundary(at));

@@ -32,7 +32,7 @@ pub use parse::parse;
 pub use serial::SerialConfig;
 pub use snapshot::{
     DriveOverride, LoadHugePages, MemoryBackend, MemoryBackendType, NetworkOverride,
-    SerialOverride, SnapshotCreate, SnapshotLoad, SnapshotType, VsockOverride,
+    SerialOverride, SnapshotCreate, SnapshotLoad, SnapshotType, VsockOverride, WorkingSetRecord,
 };
 pub use vsock::VsockConfig;
 

@@ -56,6 +56,24 @@ impl SnapshotCreate {
     }
 }
 
+/// Body of `PUT /snapshot/working-set`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkingSetRecord {
+    /// The file to be written.
+    pub path: PathBuf,
+}
+
+impl WorkingSetRecord {
+    /// Checks what can be known without the host.
+    ///
+    /// # Errors
+    /// The path cannot be one.
+    pub fn check(&self) -> Result<(), SpecError> {
+        check_path("path", &self.path)
+    }
+}
+
 /// How memory that has not been touched yet is provided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemoryBackendType {
@@ -138,6 +156,9 @@ pub struct SnapshotLoad {
     pub mem_backend: Option<MemoryBackend>,
     /// Directory of a store in which layers are looked for, too.
     pub store_path: Option<PathBuf>,
+    /// A recorded working set: its pages are fetched while the machine runs
+    /// already. One that is missing or damaged is as good as none.
+    pub working_set_path: Option<PathBuf>,
     /// Let the machine run at once.
     #[serde(default, deserialize_with = "or_default")]
     pub resume_vm: bool,
@@ -182,6 +203,9 @@ impl SnapshotLoad {
         }
         if let Some(path) = &self.store_path {
             check_path("store_path", path)?;
+        }
+        if let Some(path) = &self.working_set_path {
+            check_path("working_set_path", path)?;
         }
         if let Some(backend) = &self.mem_backend {
             if self.mem_file_path.is_some() {

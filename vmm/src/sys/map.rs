@@ -107,6 +107,23 @@ pub unsafe fn overlay(
     }
 }
 
+/// Has the kernel read the pages of a range and map them, without changing any
+/// (madvise(2), `MADV_POPULATE_READ`, Linux 5.14).
+///
+/// # Errors
+/// The kernel cannot, or a page cannot be read.
+///
+/// # Safety
+/// The range must be mapped.
+pub unsafe fn populate(address: usize, len: usize) -> io::Result<()> {
+    const MADV_POPULATE_READ: libc::c_int = 22;
+    // SAFETY: the caller gives a mapped range, and the advice changes no content.
+    match unsafe { libc::madvise(address as *mut libc::c_void, len, MADV_POPULATE_READ) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `new`, and whoever reaches it by raw

@@ -60,6 +60,8 @@ struct Region {
 /// Which of a range's pages are wanted.
 #[derive(Clone, Copy)]
 pub enum Wanted<'a> {
+    /// All that are in memory, those of files included.
+    Present,
     /// All anonymous ones.
     Anonymous,
     /// Those of them that were written since the marks were last set.
@@ -123,7 +125,10 @@ impl Pagemap {
             }
         }
         match wanted {
-            Wanted::Anonymous => self.scan_entries(start, len, found),
+            Wanted::Present => {
+                self.scan_entries(start, len, |entry| entry & ENTRY_PRESENT != 0, found)
+            }
+            Wanted::Anonymous => self.scan_entries(start, len, is_anonymous, found),
             Wanted::Written(_) | Wanted::WrittenAndMark(_) => {
                 Err(io::Error::from_raw_os_error(libc::ENOTTY))
             }
@@ -139,9 +144,15 @@ impl Pagemap {
     ) -> io::Result<()> {
         let mut regions = [Region::default(); BATCH];
         let (start, end) = (start as u64, start as u64 + len as u64);
-        let not = PAGE_IS_FILE | PAGE_IS_PFNZERO;
+        let (not, any) = match wanted {
+            Wanted::Present => (PAGE_IS_PFNZERO, PAGE_IS_PRESENT),
+            _ => (
+                PAGE_IS_FILE | PAGE_IS_PFNZERO,
+                PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            ),
+        };
         let (flags, written) = match wanted {
-            Wanted::Anonymous => (0, 0),
+            Wanted::Present | Wanted::Anonymous => (0, 0),
             Wanted::Written(_) => (PM_SCAN_CHECK_WPASYNC, PAGE_IS_WRITTEN),
             Wanted::WrittenAndMark(_) => {
                 (PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC, PAGE_IS_WRITTEN)
@@ -158,7 +169,7 @@ impl Pagemap {
                 vec_len: BATCH as u64,
                 category_inverted: not,
                 category_mask: not | written,
-                category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+                category_anyof_mask: any,
                 return_mask: PAGE_IS_PRESENT,
                 ..Default::default()
             };
@@ -192,6 +203,7 @@ impl Pagemap {
         &self,
         start: usize,
         len: usize,
+        wanted: fn(u64) -> bool,
         found: &mut dyn FnMut(u64, u64),
     ) -> io::Result<()> {
         let mut entries = [0u64; BATCH];
@@ -221,11 +233,10 @@ impl Pagemap {
                 },
             };
             for entry in entries.iter().take(got) {
-                let anonymous = entry & ENTRY_SWAPPED != 0
-                    || entry & ENTRY_PRESENT != 0 && entry & ENTRY_FILE_OR_SHARED == 0;
-                if anonymous && run.end == page {
+                let wanted = wanted(*entry);
+                if wanted && run.end == page {
                     run.end = page + 1;
-                } else if anonymous {
+                } else if wanted {
                     report(&run, found);
                     run = page..page + 1;
                 }
@@ -235,6 +246,10 @@ impl Pagemap {
         report(&run, found);
         Ok(())
     }
+}
+
+fn is_anonymous(entry: u64) -> bool {
+    entry & ENTRY_SWAPPED != 0 || entry & ENTRY_PRESENT != 0 && entry & ENTRY_FILE_OR_SHARED == 0
 }
 
 fn report(run: &std::ops::Range<u64>, found: &mut dyn FnMut(u64, u64)) {
