@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use coppice_snapshot::{LayerName, Store};
+use coppice_snapshot::{LayerName, Manifest, Places, Progress, Store};
 use serde::Serialize;
 
 use super::args::VerifyArgs;
@@ -29,62 +29,65 @@ struct Damaged {
     error: String,
 }
 
+impl Report {
+    fn add(&mut self, name: impl ToString, error: impl ToString) {
+        self.damaged.push(Damaged {
+            name: name.to_string(),
+            error: error.to_string(),
+        });
+    }
+
+    /// Verifies the layers of a snapshot that lies in files of its own.
+    fn verify_files(&mut self, manifest: &Manifest, places: &Places) {
+        for reference in manifest.layers() {
+            self.layers += 1;
+            let bar = Bar::new("verifying");
+            match places.find(reference) {
+                Err(error) => self.add(reference.name, error),
+                Ok(layer) => {
+                    let (mut done, total) = (0, layer.data_len());
+                    let verified = layer.verify(&mut |bytes| {
+                        done += bytes;
+                        bar.report(Progress { done, total });
+                    });
+                    if let Err(error) = verified {
+                        self.add(reference.name, error);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Verifies snapshots, or all layers.
 pub fn verify(store: &Store, args: &VerifyArgs, json: bool) -> Result<Answer, Failure> {
     let mut report = Report::default();
     let mut in_store: BTreeSet<LayerName> = BTreeSet::new();
     for name in &args.snapshots {
         let named = Named::new(store, name)?;
-        match (&named, named.read(store)) {
-            (_, Err(error)) => report.damaged.push(Damaged {
-                name: name.clone(),
-                error: error.to_string(),
-            }),
-            (Named::InStore(_), Ok((_, manifest, _))) => {
+        match (named.read(store), named) {
+            (Err(error), _) => report.add(name, error),
+            (Ok((_, manifest, _)), Named::InStore(_)) => {
                 in_store.extend(manifest.layers().map(|layer| layer.name));
             }
-            (Named::File(_), Ok((_, manifest, places))) => {
-                for layer in manifest.layers() {
-                    report.layers += 1;
-                    let found = places.find(layer).map_err(|error| error.to_string());
-                    let verified = found.and_then(|layer| {
-                        let bar = Bar::new("verifying");
-                        let total = layer.data_len();
-                        let mut done = 0;
-                        let verified = layer.verify(&mut |bytes| {
-                            done += bytes;
-                            bar.report(coppice_snapshot::Progress { done, total });
-                        });
-                        verified.map_err(|error| error.to_string())
-                    });
-                    report.damaged.extend(verified.err().map(|error| Damaged {
-                        name: layer.name.to_string(),
-                        error,
-                    }));
-                }
-            }
+            (Ok((_, manifest, places)), Named::File(_)) => report.verify_files(&manifest, &places),
         }
     }
     if args.snapshots.is_empty() {
         for (id, manifest) in store.list()? {
-            report.damaged.extend(manifest.err().map(|error| Damaged {
-                name: id.to_string(),
-                error: error.to_string(),
-            }));
+            if let Err(error) = manifest {
+                report.add(id, error);
+            }
         }
         in_store.extend(store.unverified_since(since(args))?);
     }
     let layers: Vec<LayerName> = in_store.into_iter().collect();
     report.layers += layers.len();
     let bar = Bar::new("verifying");
-    let damaged = store.verify(&layers, &mut |progress| bar.report(progress))?;
+    for (name, error) in store.verify(&layers, &mut |progress| bar.report(progress))? {
+        report.add(name, error);
+    }
     drop(bar);
-    report
-        .damaged
-        .extend(damaged.iter().map(|(name, error)| Damaged {
-            name: name.to_string(),
-            error: error.to_string(),
-        }));
     let mut answer = Answer::new(json, &report, || people(&report));
     if !report.damaged.is_empty() {
         answer.code = DAMAGED;

@@ -256,6 +256,38 @@ fn damage_is_found_and_named() {
 }
 
 #[test]
+fn an_unreadable_manifest_stops_no_more_than_it_must() {
+    let bed = Bed::new();
+    let store = Store {
+        bed: &bed,
+        name: "store",
+    };
+    let bad = store.ok(["put", &made(&bed, "made", 1)]);
+    let good = store.ok(["put", &made(&bed, "other", 2)]);
+    let manifest = bed.path("store/snapshots").join(&bad);
+    fs::write(&manifest, "COPPSNAP").expect("truncated");
+    let manifest = manifest.to_str().expect("UTF-8");
+    let text = store.ok(["ls"]);
+    assert!(
+        text.contains(&good[..12]) && text.contains(manifest),
+        "{text}"
+    );
+    let (code, out, err) = outcome(store.command(["verify"]));
+    assert_eq!((code, err.as_str()), (Some(1), ""));
+    assert!(out.contains(manifest) && out.contains("truncated"), "{out}");
+    for args in [&["gc"][..], &["ls", "--layers"]] {
+        let error = store.fails(args.iter().copied());
+        assert!(
+            error.contains(manifest) && error.contains("snapshot rm"),
+            "{error}"
+        );
+    }
+    store.ok(["rm", &bad]);
+    store.ok(["gc"]);
+    assert_eq!(store.ok(["verify"]), "found 3 layers whole");
+}
+
+#[test]
 fn a_flat_snapshot_needs_the_old_one_no_longer() {
     let bed = Bed::new();
     let store = Store {

@@ -47,23 +47,12 @@ impl Store {
     /// # Errors
     /// A manifest or the directory cannot be read.
     pub fn layers(&self) -> Result<BTreeMap<LayerName, LayerUse>, StoreError> {
-        let mut layers = BTreeMap::new();
-        for name in self.names("layers")? {
-            let Ok(name) = name.parse::<LayerName>() else {
-                continue;
-            };
-            // One that was removed just now is none.
-            if let Ok(metadata) = fs::metadata(self.layer_path(&name)) {
-                let bytes = metadata.blocks() * 512;
-                layers.insert(
-                    name,
-                    LayerUse {
-                        bytes,
-                        ..LayerUse::default()
-                    },
-                );
-            }
-        }
+        let layers = self.layer_bytes()?.into_iter();
+        let unused = |(name, bytes)| {
+            let snapshots = BTreeSet::new();
+            (name, LayerUse { snapshots, bytes })
+        };
+        let mut layers: BTreeMap<LayerName, LayerUse> = layers.map(unused).collect();
         for (id, manifest) in self.list()? {
             let manifest = manifest.map_err(|error| match error {
                 StoreError::Manifest(error) => StoreError::Unreadable(error),
@@ -76,6 +65,18 @@ impl Store {
             }
         }
         Ok(layers)
+    }
+
+    /// All layers in the store, with the bytes that they take on disk.
+    pub(super) fn layer_bytes(&self) -> Result<BTreeMap<LayerName, u64>, StoreError> {
+        let names = self.names("layers")?;
+        let names = names.iter().filter_map(|name| name.parse().ok());
+        // One that was removed just now is none.
+        let bytes = names.filter_map(|name: LayerName| {
+            let metadata = fs::metadata(self.layer_path(&name)).ok()?;
+            Some((name, metadata.blocks() * 512))
+        });
+        Ok(bytes.collect())
     }
 
     /// Removes a snapshot, its tags, and the layers that only it needed.

@@ -75,10 +75,8 @@ pub enum StoreError {
         /// What was asked for.
         tag: String,
     },
-    /// The collection does not know which layers a snapshot needs.
-    #[error(
-        "no layer was removed, since any may be needed: {0}; or remove it with `coppice snapshot rm`"
-    )]
+    /// Which layers a snapshot needs is not known, so none can be removed.
+    #[error("which layers are needed is not known: {0}; or remove it with `coppice snapshot rm`")]
     Unreadable(#[source] ManifestError),
     /// A layer is damaged or unreadable.
     #[error(transparent)]

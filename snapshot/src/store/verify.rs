@@ -61,7 +61,7 @@ impl Store {
     pub fn unverified_since(&self, since_ms: u64) -> Result<Vec<LayerName>, StoreError> {
         let verified = self.verified()?;
         let mut old: Vec<(u64, LayerName)> = self
-            .layers()?
+            .layer_bytes()?
             .into_keys()
             .map(|name| (verified.get(&name).map_or(0, |found| found.at_ms), name))
             .filter(|(at, _)| *at < since_ms)
