@@ -61,10 +61,24 @@ impl FrozenDrive {
     }
 }
 
+/// A delta that was made for a drive and is removed unless the drive takes it.
+pub(super) struct NextDelta(Option<Delta>);
+
+impl Drop for NextDelta {
+    fn drop(&mut self) {
+        if let Some(delta) = self.0.take()
+            && let Err(error) = std::fs::remove_file(delta.path())
+        {
+            let path = delta.path().display();
+            log::warn!("{path} is not needed and cannot be removed: {error}");
+        }
+    }
+}
+
 impl Machine {
     /// Makes the deltas that drives need when they are frozen, in the order of
     /// the drives. Nothing is paused yet.
-    pub(super) fn next_deltas(&self) -> Result<Vec<Option<Delta>>, SnapshotError> {
+    pub(super) fn next_deltas(&self) -> Result<Vec<NextDelta>, SnapshotError> {
         let drives = self.board.virtio.iter().take(self.spec.drives.len());
         drives
             .map(|transport| {
@@ -74,8 +88,11 @@ impl Machine {
                     delta.map(|delta| (delta.path().to_owned(), delta.blocks()))
                 });
                 match now.flatten() {
-                    Some((path, blocks)) => Ok(Some(Delta::create(&successor(&path), blocks)?)),
-                    None => Ok(None),
+                    Some((path, blocks)) => {
+                        let delta = Delta::create(&successor(&path), blocks)?;
+                        Ok(NextDelta(Some(delta)))
+                    }
+                    None => Ok(NextDelta(None)),
                 }
             })
             .collect()
@@ -84,10 +101,11 @@ impl Machine {
     /// Freezes all drives, which go on with the `next` deltas.
     pub(super) fn freeze_drives(
         &mut self,
-        next: Vec<Option<Delta>>,
+        next: Vec<NextDelta>,
     ) -> Result<Vec<FrozenDrive>, SnapshotError> {
         let mut frozen = Vec::with_capacity(next.len());
-        for (index, next) in next.into_iter().enumerate() {
+        for (index, mut next) in next.into_iter().enumerate() {
+            let next = next.0.take();
             let delta = next.as_ref().map(|delta| delta.path().to_owned());
             let transport = self.board.virtio[index].lock();
             let disk = transport
