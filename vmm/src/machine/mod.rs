@@ -19,6 +19,7 @@ mod outcome;
 mod restore;
 mod saved;
 mod snapshot;
+mod targets;
 mod threads;
 mod working_set;
 

@@ -12,18 +12,16 @@
 //! manifest is in place. So at any moment there is the old snapshot or the new
 //! one.
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use coppice_snapshot::{
-    Content, DeltaError, Draft, Info, Kind, Layer, LayerError, LayerRef, Manifest, ManifestError,
-    Naming, SnapshotId, Stack, StackRef,
+    Content, DeltaError, Draft, Info, Kind, LayerError, LayerRef, Manifest, ManifestError, Naming,
+    SnapshotId, Stack, StackRef,
 };
 use serde::Serialize;
 use vmm_sys_util::eventfd::EventFd;
@@ -31,6 +29,7 @@ use vmm_sys_util::eventfd::EventFd;
 use super::compact::compact;
 use super::drives::FrozenDrive;
 use super::saved::MachineState;
+use super::targets::{Kept, Targets, absolute};
 use super::{Machine, MachineError};
 use crate::arch::cpu_facts::CpuFacts;
 use crate::backends::disk::FreezeError;
@@ -290,77 +289,6 @@ fn raise(done: &EventFd) {
     let _ = done.write(1);
 }
 
-/// Where a snapshot goes.
-struct Targets {
-    manifest: PathBuf,
-    memory: PathBuf,
-}
-
-impl Targets {
-    /// Absolute paths, of which none is a file that the machine needs for
-    /// something else.
-    fn check(request: &SnapshotCreate, spec: &Spec) -> Result<Self, SnapshotError> {
-        let absolute = |path: &Path| {
-            std::path::absolute(path).map_err(|source| SnapshotError::File {
-                path: path.to_owned(),
-                what: "located",
-                source,
-            })
-        };
-        let targets = Self {
-            manifest: absolute(&request.snapshot_path)?,
-            memory: absolute(&request.mem_file_path)?,
-        };
-        let named = [
-            ("snapshot_path", &targets.manifest),
-            ("mem_file_path", &targets.memory),
-        ];
-        for (field, path) in named {
-            let in_use = |used: String| SnapshotError::InUse {
-                field,
-                path: path.clone(),
-                used,
-            };
-            let Ok(metadata) = fs::metadata(path) else {
-                continue;
-            };
-            if !metadata.is_file() {
-                return Err(in_use("not a regular file".into()));
-            }
-            let same = |other: &Path| {
-                fs::metadata(other).is_ok_and(|other| {
-                    (other.dev(), other.ino()) == (metadata.dev(), metadata.ino())
-                })
-            };
-            for drive in &spec.drives {
-                if same(&drive.path_on_host) {
-                    return Err(in_use(format!("the file of drive {:?}", drive.drive_id)));
-                }
-            }
-            if let Some(boot) = &spec.boot {
-                if same(&boot.kernel_image_path) {
-                    return Err(in_use("the machine's kernel".into()));
-                }
-                if boot.initrd_path.as_deref().is_some_and(same) {
-                    return Err(in_use("the machine's initrd".into()));
-                }
-            }
-        }
-        if let (Ok(one), Ok(other)) = (
-            fs::metadata(&targets.manifest),
-            fs::metadata(&targets.memory),
-        ) && (one.dev(), one.ino()) == (other.dev(), other.ino())
-        {
-            return Err(SnapshotError::InUse {
-                field: "mem_file_path",
-                path: targets.memory,
-                used: "the file that snapshot_path names".into(),
-            });
-        }
-        Ok(targets)
-    }
-}
-
 /// What is left to do when the machine runs again.
 struct Job {
     running: Running,
@@ -473,72 +401,5 @@ pub(super) fn refer(stack: &Stack, kept: Option<&Kept>) -> StackRef {
                 },
             })
             .collect(),
-    }
-}
-
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
-/// A layer that lies where the new one is about to be, kept under its own name
-/// beside it.
-pub(super) struct Kept {
-    /// The old layer's name and its second path, if there was one.
-    old: Option<(coppice_snapshot::LayerName, PathBuf)>,
-    /// The new snapshot needs it, too.
-    needed: bool,
-}
-
-impl Kept {
-    /// Keeps what is at `target`, if it is a layer.
-    fn keep(target: &Path, base: &Stack) -> Result<Self, SnapshotError> {
-        let Ok(old) = Layer::open(target) else {
-            // Nothing, or nothing of ours.
-            return Ok(Self {
-                old: None,
-                needed: false,
-            });
-        };
-        let second = target.with_file_name(old.name().to_string());
-        let needed = base.layers().iter().any(|layer| layer.name() == old.name());
-        if second.as_path() == target {
-            return Ok(Self { old: None, needed });
-        }
-        match fs::hard_link(target, &second) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(source) => {
-                return Err(SnapshotError::File {
-                    path: second,
-                    what: "linked to the layer that is replaced",
-                    source,
-                });
-            }
-        }
-        Ok(Self {
-            old: Some((old.name(), second)),
-            needed,
-        })
-    }
-
-    /// Where `layer` lies now.
-    fn place(&self, layer: &Layer) -> PathBuf {
-        match &self.old {
-            Some((name, second)) if *name == layer.name() => second.clone(),
-            _ => absolute(layer.path()),
-        }
-    }
-
-    /// The new snapshot is in place.
-    fn settle(self) {
-        if let Some((_, second)) = self.old
-            && !self.needed
-            && let Err(error) = fs::remove_file(&second)
-        {
-            log::warn!(
-                "{} is not needed and cannot be removed: {error}",
-                second.display()
-            );
-        }
     }
 }
