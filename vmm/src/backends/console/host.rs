@@ -137,6 +137,16 @@ impl ConsoleHost {
         Drained::More
     }
 
+    /// Writes one byte if none waits before it and the sink takes it now. What is
+    /// refused is for the backlog, and errors are for [`ConsoleHost::drain`].
+    pub fn write_at_once(&mut self, byte: u8) -> bool {
+        if self.written < self.chunk.len() || self.failing || self.backlog.len() > 0 {
+            return false;
+        }
+        let sink = self.sink.as_ref();
+        sink.is_some_and(|sink| matches!(sink.write(&[byte]), Ok(1)))
+    }
+
     /// Says in the log, once, that the guest writes faster than anyone reads.
     pub fn report_dropped(&mut self) {
         if !self.reported && !self.failing && self.backlog.dropped() > 0 {

@@ -1,11 +1,12 @@
 //! Where the serial console's output goes and its input comes from.
 //!
 //! ```text
-//! vCPU ── push ─▶ backlog (bounded) ── event loop ─▶ sink: stdout, a file
-//! vCPU ◀─ FIFO ◀──────────────────── event loop ──── input: stdin
+//! vCPU ────────────────── at once ───────────────────▶ sink: stdout, a file
+//! vCPU ── push ─▶ backlog (bounded) ── event loop ───▶ the same, if it was busy
+//! vCPU ◀─ FIFO ◀──────────────────── event loop ────── input: stdin
 //! ```
 //!
-//! A vCPU only ever puts a byte into memory. A sink that nobody reads fills the
+//! A vCPU never waits for a reader. A sink that nobody reads fills the
 //! backlog, and what does not fit is dropped and counted, so that a guest is
 //! never stopped by its own console. Input is only read while the guest has room
 //! for it, so none is lost.

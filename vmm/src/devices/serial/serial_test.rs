@@ -90,6 +90,16 @@ fn output_reaches_the_sink_in_order() {
 }
 
 #[test]
+fn a_byte_that_nothing_waits_before_needs_no_event_loop() {
+    let (reader, writer) = pipe();
+    let port = wired(Some(writer), None);
+    port.write(0, b'x');
+    let mut byte = [0];
+    File::from(reader).read_exact(&mut byte).unwrap();
+    assert_eq!(&byte, b"x");
+}
+
+#[test]
 fn a_pipe_that_nobody_reads_never_stops_the_guest() {
     let (_reader, writer) = pipe();
     let mut w = wired(Some(writer), None);
