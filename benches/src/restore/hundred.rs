@@ -18,10 +18,8 @@ const MACHINES: usize = 100;
 /// calls again.
 const TRIES: usize = 5;
 
-/// Has `start` called a hundred times, `width` at a time, and waits each time for
-/// the guest's first mark; then the machine is stopped, so that it needs no more of
-/// the CPUs than an idle one. Returns the machines, and the time that all of it
-/// took, in milliseconds.
+/// Has `start` called a hundred times, `width` at a time. Returns the machines, and
+/// the time that all of it took, in milliseconds.
 pub fn restore(
     width: usize,
     start: &(dyn Fn() -> Fallible<Process> + Sync),
@@ -52,21 +50,23 @@ pub fn restore(
 }
 
 fn persist(start: &(dyn Fn() -> Fallible<Process> + Sync)) -> Fallible<Process> {
-    let once = || {
-        let mut process = start()?;
-        process.first_mark()?;
-        process.halt()?;
-        Ok(process)
-    };
-    let mut result = once();
+    let mut result = start();
     for _ in 1..TRIES {
         match result {
             Ok(process) => return Ok(process),
             Err(error) => eprintln!("bench-restore: tried again: {error}"),
         }
-        result = once();
+        result = start();
     }
     result
+}
+
+/// Waits for the guest's first mark, and stops the process there, so that it needs
+/// no more of the CPUs than a machine that is idle.
+pub fn until_mark(mut process: Process) -> Fallible<Process> {
+    process.first_mark()?;
+    process.halt()?;
+    Ok(process)
 }
 
 /// Ends machines, many at once: KVM takes its time for each.

@@ -1,7 +1,7 @@
 //! What is measured, row by row.
 
 use std::cell::RefCell;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use coppice_benches::Fallible;
@@ -18,7 +18,9 @@ use crate::vmm::{Snapshot, Vmm};
 /// How often everything is measured; the round before is not counted.
 pub const ROUNDS: usize = 15;
 /// Rounds that find out how many restores at once are best.
-const TRIALS: usize = 3;
+const TRIALS: usize = 2;
+/// Rounds of what is only measured for information and takes long.
+const FEW_ROUNDS: usize = 5;
 /// How many restores at once are tried.
 const WIDTHS: [usize; 3] = [4, 8, 16];
 /// The machine of which full snapshots are made, and how much of it is in use.
@@ -109,66 +111,79 @@ impl Bench {
     }
 
     /// A hundred restores, and what each of them costs in memory.
-    fn hundred(&self) -> Fallible<[Row; 2]> {
-        const MIB: u64 = 128;
+    fn hundred(&self) -> Fallible<[Row; 3]> {
         let guest = tools::guest("quiet", &QUIET)?;
-        let snapshots = self.snapshots(&guest, MIB)?;
+        let snapshots = self.snapshots(&guest, 128)?;
         let costs: [RefCell<Vec<f64>>; 3] = Default::default();
-        let at = |who: usize, width: usize, memory: &Path, start: Start<'_>| -> Fallible<f64> {
+        let run = |who: usize, width: usize, snapshot: &Snapshot, start: Start<'_>| {
             let (machines, took) = hundred::restore(width, start)?;
-            *costs[who].borrow_mut() = hundred::costs(&machines, memory)?;
+            *costs[who].borrow_mut() = hundred::costs(&machines, &snapshot.memory)?;
             hundred::end(machines);
             Ok(took)
         };
-        let ours = |width| {
-            let snapshot = &snapshots.ours;
-            let start = || self.ours.restore_directly(snapshot);
-            at(0, width, &snapshot.memory, &start)
-        };
-        let peer = |vmm: &Vmm, snapshot: &Snapshot, width| {
-            at(1, width, &snapshot.memory, &|| vmm.restore(snapshot))
-        };
-        let floor = |width| {
-            let snapshot = &snapshots.floor;
-            let start = || self.restore_floor(snapshot);
-            at(2, width, &snapshot.memory, &start)
-        };
-        let measure = |rounds, widths: [usize; 3]| {
-            hold(
-                &format!("100 restores, {widths:?} at once"),
-                rounds,
-                [
-                    Contestant::new(|| ours(widths[0])),
-                    self.contest_peer(snapshots.peer.as_ref(), |vmm, snapshot| {
-                        peer(vmm, snapshot, widths[1])
-                    }),
-                    Contestant::new(|| floor(widths[2])),
-                ],
-            )
-        };
-        let mut best = [(f64::INFINITY, WIDTHS[0]); 3];
-        for width in WIDTHS {
-            let figures = measure(TRIALS, [width; 3])?;
-            for (best, figure) in best.iter_mut().zip(figures) {
-                if let Some(median) = figure.map(|figure| figure.median)
-                    && median < best.0
-                {
-                    *best = (median, width);
-                }
-            }
-        }
-        let widths = best.map(|(_, width)| width);
-        let figures = measure(ROUNDS, widths)?;
+        let until_mark = hundred::until_mark;
+        let figures = at_best("100 restores", ROUNDS, |name, rounds, widths| {
+            let ours = || {
+                let snapshot = &snapshots.ours;
+                let start = || until_mark(self.ours.restore_directly(snapshot)?);
+                run(0, widths[0], snapshot, &start)
+            };
+            let peer = |vmm: &Vmm, snapshot: &Snapshot| {
+                let start = || until_mark(vmm.restore(snapshot)?);
+                run(1, widths[1], snapshot, &start)
+            };
+            let floor = || {
+                let snapshot = &snapshots.floor;
+                let start = || until_mark(self.restore_floor(snapshot)?);
+                run(2, widths[2], snapshot, &start)
+            };
+            let contestants = [
+                Contestant::new(ours),
+                self.contest_peer(snapshots.peer.as_ref(), peer),
+                Contestant::new(floor),
+            ];
+            hold(name, rounds, contestants)
+        })?;
         let costs = costs.map(|costs| Spread::of(costs.into_inner()));
+
+        let load = |vmm: &Vmm, snapshot: &Snapshot, width: usize| {
+            let (machines, took) = hundred::restore(width, &|| vmm.load(snapshot))?;
+            hundred::end(machines);
+            Ok(took)
+        };
+        let paused = at_best(
+            "100 restores, paused",
+            FEW_ROUNDS,
+            |name, rounds, widths| {
+                let contestants = [
+                    Contestant::new(|| load(&self.ours, &snapshots.ours, widths[0])),
+                    self.contest_peer(snapshots.peer.as_ref(), |vmm, snapshot| {
+                        load(vmm, snapshot, widths[1])
+                    }),
+                ];
+                hold(name, rounds, contestants)
+            },
+        )?;
         snapshots.remove()?;
-        let widths = format!(
-            "{} (ours), {} (peer), {} (floor) at once; 128 MiB each, to the first byte of the last",
-            widths[0], widths[1], widths[2]
-        );
+
+        let ([ours, peer, floor], widths) = figures;
+        let until = "to the first byte of the last guest, 128 MiB each";
+        let row = Row::new("100 restores", "ms", [ours, peer, floor])
+            .target("0.6 × peer")
+            .note(&format!(
+                "{until}; {}",
+                widths_in_words(&[ours, peer, floor], &widths)
+            ));
+        let ([ours, peer], widths) = paused;
+        let until = "until the last PUT /snapshot/load is answered; no guest runs";
         Ok([
-            Row::new("100 restores", "ms", figures)
-                .target("0.6 × peer")
-                .note(&widths),
+            row,
+            Row::new("100 restores", "ms", [ours, peer, None])
+                .beside("paused")
+                .note(&format!(
+                    "{until}; {}",
+                    widths_in_words(&[ours, peer], &widths)
+                )),
             Row::new("pss", "KiB", costs).target("0.8 × peer").note(
                 "of each of 100 idle machines, without pages of guest memory that they share",
             ),
@@ -339,6 +354,36 @@ impl Bench {
             .args([&snapshot.state, &snapshot.memory]);
         Process::start(&mut command, Vec::new())
     }
+}
+
+/// Finds out for each contestant how many at once are best, and then measures them
+/// so. Returns those numbers, too.
+fn at_best<const N: usize>(
+    what: &str,
+    rounds: usize,
+    measure: impl Fn(&str, usize, [usize; N]) -> Fallible<[Option<Spread>; N]>,
+) -> Fallible<([Option<Spread>; N], [usize; N])> {
+    let mut best = [(f64::INFINITY, WIDTHS[0]); N];
+    for width in WIDTHS {
+        let figures = measure(&format!("{what}, {width} at once"), TRIALS, [width; N])?;
+        for (best, figure) in best.iter_mut().zip(figures) {
+            let median = figure.map_or(f64::INFINITY, |figure| figure.median);
+            if median < best.0 {
+                *best = (median, width);
+            }
+        }
+    }
+    let widths = best.map(|(_, width)| width);
+    Ok((measure(what, rounds, widths)?, widths))
+}
+
+fn widths_in_words(figures: &[Option<Spread>], widths: &[usize]) -> String {
+    let names = ["ours", "peer", "floor"].into_iter().zip(widths);
+    let there = names.zip(figures).filter(|(_, figure)| figure.is_some());
+    let words: Vec<_> = there
+        .map(|((name, width), _)| format!("{width} ({name})"))
+        .collect();
+    format!("{} at once", words.join(", "))
 }
 
 /// Starts a machine.

@@ -109,6 +109,15 @@ impl Vmm {
         Ok(process)
     }
 
+    /// Restores `snapshot` through the API; its guest does not run.
+    pub fn load(&self, snapshot: &Snapshot) -> Fallible<Process> {
+        let (mut process, socket, vsock) = self.start()?;
+        let mut load = snapshot.load(&vsock);
+        load["resume_vm"] = false.into();
+        process.request(&socket, "PUT", "/snapshot/load", Some(&load))?;
+        Ok(process)
+    }
+
     /// Restores `snapshot` by what is on Coppice's command line.
     pub fn restore_directly(&self, snapshot: &Snapshot) -> Fallible<Process> {
         let (load, vsock) = (unique("load"), unique("vsock"));
