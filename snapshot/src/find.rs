@@ -13,7 +13,8 @@ use crate::stack::{Stack, StackError};
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     /// The file that was named for the topmost layer of the memory. If there is
-    /// one, that layer is nowhere else.
+    /// one, that layer is there, or beside it under its own name: a snapshot that
+    /// was to take its place was not completed.
     pub memory: Option<PathBuf>,
     /// Directories: the manifest's, the memory file's.
     pub dirs: Vec<PathBuf>,
@@ -87,7 +88,12 @@ impl Places {
         for (depth, reference) in stack.layers.iter().enumerate() {
             let layer = match &self.memory {
                 Some(path) if kind == Kind::Memory && depth == 0 => {
-                    Layer::open_named(path, &reference.name).map_err(FindError::Named)?
+                    let beside = path.with_file_name(reference.name.to_string());
+                    Layer::open_named(path, &reference.name)
+                        .or_else(|error| {
+                            Layer::open_named(&beside, &reference.name).map_err(|_| error)
+                        })
+                        .map_err(FindError::Named)?
                 }
                 _ => self.find(reference)?,
             };

@@ -25,6 +25,8 @@ pub struct Guest {
     pub(crate) scratch: Scratch,
     config: Value,
     boot_args: String,
+    /// It is no Linux, so that any KVM will do.
+    bare: bool,
 }
 
 impl Guest {
@@ -85,6 +87,32 @@ impl Guest {
             scratch,
             config,
             boot_args: "console=ttyS0 quiet panic=-1 reboot=k".into(),
+            bare: false,
+        }
+    }
+
+    /// One whose kernel is the file `kernel` in its directory and no Linux.
+    pub(crate) fn without_linux() -> Self {
+        let scratch = Scratch::new();
+        let config = json!({
+            "machine-config": { "vcpu_count": 1, "mem_size_mib": 48 },
+            "boot-source": { "kernel_image_path": scratch.path("kernel") },
+            "drives": [],
+            "vsock": { "guest_cid": 3, "uds_path": scratch.path("vsock") },
+        });
+        let guest = Self {
+            scratch,
+            config,
+            boot_args: String::new(),
+            bare: true,
+        };
+        let disk = guest.scratch.file("disk", vec![0; 1 << 20]);
+        guest.drive(&disk, true)
+    }
+
+    fn require_kvm(&self) {
+        if !self.bare {
+            place::require_kvm();
         }
     }
 
@@ -167,7 +195,7 @@ impl Guest {
 
     /// Boots it from a configuration file, with an API socket beside.
     pub fn boot(self) -> Machine {
-        place::require_kvm();
+        self.require_kvm();
         Machine::start(self, true)
     }
 
@@ -178,7 +206,7 @@ impl Guest {
 
     /// Boots it by requests to the API socket.
     pub fn boot_by_api(self) -> Machine {
-        place::require_kvm();
+        self.require_kvm();
         let config = self.config();
         let machine = Machine::start(self, false);
         machine.configure(&config);

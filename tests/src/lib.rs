@@ -15,6 +15,7 @@
 
 mod agent;
 mod api;
+mod bare;
 mod coppice;
 mod guest;
 mod initrd;
@@ -26,6 +27,7 @@ mod snapshot;
 
 pub use agent::Done;
 pub use api::{Answer, request};
+pub use bare::{LOST, ROUND};
 pub use coppice::{Ended, Run, coppice, coppice_in, run};
 pub use guest::{Guest, Kernel};
 pub use initrd::Initrd;

@@ -47,6 +47,11 @@ impl Machine {
         Self::idle(scratch)
     }
 
+    /// A process with an API socket and nothing else yet.
+    pub fn empty() -> Self {
+        Self::idle(Scratch::new())
+    }
+
     /// A process with an API socket in `scratch` and no configuration.
     pub(crate) fn idle(scratch: Scratch) -> Self {
         let machine = Self::spawn(scratch, &[]);
@@ -160,6 +165,12 @@ impl Machine {
     /// The process.
     pub fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    /// How many descriptors the process has.
+    pub fn descriptors(&self) -> usize {
+        let dir = std::fs::read_dir(format!("/proc/{}/fd", self.pid()));
+        dir.expect("the process is there").count()
     }
 
     /// Waits for the machine's own end and checks that nothing of it is left.

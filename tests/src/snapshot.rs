@@ -1,11 +1,10 @@
 //! Snapshots of machines, and machines of snapshots.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use crate::machine::Machine;
-use crate::place;
 use crate::scratch::Scratch;
 
 /// A snapshot in files of its own, removed with it.
@@ -41,6 +40,21 @@ impl Snapshot {
         self.scratch.path("memory")
     }
 
+    /// The body of the request that makes it, also of a machine that runs.
+    pub fn create(&self, kind: &str) -> Value {
+        json!({
+            "snapshot_type": kind,
+            "snapshot_path": self.manifest(),
+            "mem_file_path": self.memory(),
+            "live": true,
+        })
+    }
+
+    /// The directory that it is in.
+    pub fn dir(&self) -> &Path {
+        self.scratch.dir()
+    }
+
     /// The body of the request that loads it.
     pub fn load(&self) -> &Value {
         &self.load
@@ -58,6 +72,11 @@ impl Snapshot {
         self
     }
 
+    /// The request that loads it into `machine`, which has nothing yet.
+    pub fn load_into(&self, machine: &Machine) -> Value {
+        self.load_in(&machine.scratch)
+    }
+
     /// The request that loads it into a machine with its files in `scratch`.
     fn load_in(&self, scratch: &Scratch) -> Value {
         let mut load = self.load.clone();
@@ -72,7 +91,6 @@ impl Snapshot {
 
     /// Restores its machine in a new process, which is told so by the API.
     pub fn restore(&self) -> Machine {
-        place::require_kvm();
         let scratch = Scratch::new();
         let load = self.load_in(&scratch);
         let machine = Machine::idle(scratch);
@@ -82,7 +100,6 @@ impl Snapshot {
 
     /// The same straight from the command line.
     pub fn restore_at_start(&self) -> Machine {
-        place::require_kvm();
         let scratch = Scratch::new();
         let load = self.load_in(&scratch);
         let file = scratch.file("load.json", load.to_string());
@@ -100,15 +117,7 @@ impl Machine {
     /// Makes a snapshot while the machine runs.
     pub fn snapshot(&self, kind: &str) -> Snapshot {
         let snapshot = Snapshot::new();
-        self.put(
-            "/snapshot/create",
-            &json!({
-                "snapshot_type": kind,
-                "snapshot_path": snapshot.manifest(),
-                "mem_file_path": snapshot.memory(),
-                "live": true,
-            }),
-        );
+        self.put("/snapshot/create", &snapshot.create(kind));
         snapshot
     }
 

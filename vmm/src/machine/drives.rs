@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use coppice_snapshot::{Delta, DiskRef, Naming, Stack};
+use coppice_snapshot::{Delta, DeltaError, DiskRef, Naming, Stack};
 use serde::{Deserialize, Serialize};
 
 use super::snapshot::{SnapshotError, refer};
@@ -30,6 +30,35 @@ pub struct DriveFile {
 pub(super) struct FrozenDrive {
     drive_id: String,
     disk: FrozenDisk,
+}
+
+/// Deltas that were just made. Dropping it removes them again, since nobody has
+/// written to them.
+#[derive(Default)]
+pub(super) struct NewDeltas(Vec<PathBuf>);
+
+impl NewDeltas {
+    /// Makes one.
+    pub(super) fn create(&mut self, path: &Path, blocks: u64) -> Result<Delta, DeltaError> {
+        let delta = Delta::create(path, blocks)?;
+        self.0.push(path.to_owned());
+        Ok(delta)
+    }
+
+    /// They are in use.
+    pub(super) fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for NewDeltas {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            if let Err(error) = std::fs::remove_file(path) {
+                log::warn!("{} is empty and cannot be removed: {error}", path.display());
+            }
+        }
+    }
 }
 
 impl FrozenDrive {
@@ -56,31 +85,18 @@ impl FrozenDrive {
         }
         Ok(Some(DiskRef {
             drive_id: self.drive_id.clone(),
-            stack: refer(&stack, None),
+            stack: refer(&stack),
         }))
-    }
-}
-
-/// A delta that was made for a drive and is removed unless the drive takes it.
-pub(super) struct NextDelta(Option<Delta>);
-
-impl Drop for NextDelta {
-    fn drop(&mut self) {
-        if let Some(delta) = self.0.take()
-            && let Err(error) = std::fs::remove_file(delta.path())
-        {
-            let path = delta.path().display();
-            log::warn!("{path} is not needed and cannot be removed: {error}");
-        }
     }
 }
 
 impl Machine {
     /// Makes the deltas that drives need when they are frozen, in the order of
     /// the drives. Nothing is paused yet.
-    pub(super) fn next_deltas(&self) -> Result<Vec<NextDelta>, SnapshotError> {
+    pub(super) fn next_deltas(&self) -> Result<(Vec<Option<Delta>>, NewDeltas), SnapshotError> {
+        let mut new = NewDeltas::default();
         let drives = self.board.virtio.iter().take(self.spec.drives.len());
-        drives
+        let deltas: Result<_, SnapshotError> = drives
             .map(|transport| {
                 let transport = transport.lock();
                 let now = transport.with_device(|block: &mut Block| {
@@ -88,24 +104,21 @@ impl Machine {
                     delta.map(|delta| (delta.path().to_owned(), delta.blocks()))
                 });
                 match now.flatten() {
-                    Some((path, blocks)) => {
-                        let delta = Delta::create(&successor(&path), blocks)?;
-                        Ok(NextDelta(Some(delta)))
-                    }
-                    None => Ok(NextDelta(None)),
+                    Some((path, blocks)) => Ok(Some(new.create(&successor(&path), blocks)?)),
+                    None => Ok(None),
                 }
             })
-            .collect()
+            .collect();
+        Ok((deltas?, new))
     }
 
     /// Freezes all drives, which go on with the `next` deltas.
     pub(super) fn freeze_drives(
         &mut self,
-        next: Vec<NextDelta>,
+        next: Vec<Option<Delta>>,
     ) -> Result<Vec<FrozenDrive>, SnapshotError> {
         let mut frozen = Vec::with_capacity(next.len());
-        for (index, mut next) in next.into_iter().enumerate() {
-            let next = next.0.take();
+        for (index, next) in next.into_iter().enumerate() {
             let delta = next.as_ref().map(|delta| delta.path().to_owned());
             let transport = self.board.virtio[index].lock();
             let disk = transport

@@ -6,8 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
-use coppice_snapshot::{Delta, FindError, Kind, Manifest, ManifestError, Places, SnapshotId};
+use coppice_snapshot::{FindError, Kind, Manifest, ManifestError, Places, SnapshotId};
 
+use super::drives::NewDeltas;
 use super::saved::{MachineState, MachineV1};
 use super::{Events, Machine, MachineError};
 use crate::arch::cpu_facts::{CpuFacts, CpuMismatch};
@@ -117,6 +118,9 @@ impl Machine {
         let mut spec = specification(&manifest, load)?;
         let state: MachineState = state::decode("the machine", &manifest.state)?;
         check_processors(&manifest, &state, path)?;
+        if manifest.memory.layers.is_empty() {
+            return Err(damaged(path, "its memory has no layer".into()));
+        }
         let places = places(load);
         let stack = places.open(Kind::Memory, &manifest.memory)?;
 
@@ -130,7 +134,8 @@ impl Machine {
             return Err(damaged(path, what));
         }
         layers::map_stack(&memory, &stack).map_err(RestoreError::Map)?;
-        let disks = open_disks(&manifest, &mut spec, &places)?;
+        let mut new = NewDeltas::default();
+        let disks = open_disks(&manifest, &mut spec, &places, &mut new)?;
         let (vm, board) = Self::assemble(&kvm, &spec, &memory, disks)?;
         let vcpus = (0..spec.machine.vcpu_count)
             .map(|index| Vcpu::new(&vm, index))
@@ -149,6 +154,7 @@ impl Machine {
             machine.advise(path);
         }
         machine.subscribe(events);
+        new.keep();
         Ok(machine)
     }
 
@@ -224,6 +230,7 @@ fn open_disks(
     manifest: &Manifest,
     spec: &mut Spec,
     places: &Places,
+    new: &mut NewDeltas,
 ) -> Result<Disks, RestoreError> {
     let mut disks = Disks::new();
     for disk in &manifest.disks {
@@ -243,7 +250,7 @@ fn open_disks(
         let path = config.stack.take().and_then(|stack| stack.delta);
         let delta = path
             .as_ref()
-            .map(|path| Delta::create(path, disk.stack.blocks))
+            .map(|path| new.create(path, disk.stack.blocks))
             .transpose()
             .map_err(|error| failed(error.into()))?;
         config.stack = Some(DriveStack {

@@ -12,16 +12,17 @@
 //! manifest is in place. So at any moment there is the old snapshot or the new
 //! one.
 
+use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use coppice_snapshot::{
-    Content, DeltaError, Draft, Info, Kind, LayerError, LayerRef, Manifest, ManifestError, Naming,
-    SnapshotId, Stack, StackRef,
+    Content, DeltaError, Draft, Info, Kind, Layer, LayerError, LayerRef, Manifest, ManifestError,
+    Naming, SnapshotId, Stack, StackRef,
 };
 use serde::Serialize;
 use vmm_sys_util::eventfd::EventFd;
@@ -29,11 +30,12 @@ use vmm_sys_util::eventfd::EventFd;
 use super::compact::compact;
 use super::drives::FrozenDrive;
 use super::saved::MachineState;
-use super::targets::{Kept, Targets, absolute};
+use super::targets::{Kept, Targets};
 use super::{Machine, MachineError};
 use crate::arch::cpu_facts::CpuFacts;
 use crate::backends::disk::FreezeError;
 use crate::memory::copy::CopyError;
+use crate::memory::layers;
 use crate::memory::tracker::Running;
 use crate::spec::{SnapshotCreate, SnapshotType, Spec};
 use crate::state::{self, StateError};
@@ -181,7 +183,7 @@ impl Machine {
         })?;
         let full = request.snapshot_type == SnapshotType::Full;
         let plan = self.tracker.plan(full)?;
-        let deltas = self.next_deltas()?;
+        let (deltas, new) = self.next_deltas()?;
 
         let paused = Instant::now();
         self.threads.pause()?;
@@ -190,6 +192,7 @@ impl Machine {
             let running = self.tracker.start(plan, draft.file())?;
             let fork = forked.elapsed();
             // Last, since it cannot be undone.
+            new.keep();
             let drives = self.freeze_drives(deltas)?;
             Ok((state, running, drives, fork))
         });
@@ -322,8 +325,13 @@ impl Job {
             .iter()
             .map(|drive| drive.seal(self.naming))
             .collect::<Result<Vec<_>, _>>()?;
+        if self.naming == Naming::Content {
+            make_durable(&base)?;
+        }
         let kept = Kept::keep(&self.targets.memory, &base)?;
         let layer = Arc::new(content.publish(self.draft, self.naming)?);
+        // From here on the old layer is put back if anything fails.
+        let kept = kept.replaced();
         let stack = base.with(layer.clone());
         let compacted = compact(&stack, &self.targets.memory, self.naming)?;
         let memory = compacted.unwrap_or(stack);
@@ -336,7 +344,7 @@ impl Job {
         };
         let manifest = Manifest {
             info,
-            memory: refer(&memory, Some(&kept)),
+            memory: refer(&memory),
             disks: disks.into_iter().flatten().collect(),
             state,
         };
@@ -375,6 +383,23 @@ fn raw(value: &impl Serialize) -> Result<Box<serde_json::value::RawValue>, Snaps
     })
 }
 
+/// Layers that were made for forks only may not have reached the disk yet.
+fn make_durable(base: &Stack) -> Result<(), SnapshotError> {
+    let made_for_forks = |layer: &&Arc<Layer>| !layer.name().is_by_content();
+    for layer in base.layers().iter().filter(made_for_forks) {
+        let path = layers::place(layer).unwrap_or_else(|| layer.path().to_owned());
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        let synced = layer.file().sync_all();
+        let synced = synced.and_then(|()| File::open(dir)?.sync_all());
+        synced.map_err(|source| SnapshotError::File {
+            path,
+            what: "made durable",
+            source,
+        })?;
+    }
+    Ok(())
+}
+
 /// A specification that names no delta: each machine that is restored from it
 /// needs one of its own.
 fn without_deltas(mut spec: Spec) -> Spec {
@@ -387,7 +412,7 @@ fn without_deltas(mut spec: Spec) -> Spec {
 }
 
 /// The layers of `stack` by name and place.
-pub(super) fn refer(stack: &Stack, kept: Option<&Kept>) -> StackRef {
+pub(super) fn refer(stack: &Stack) -> StackRef {
     let layers = stack.layers();
     StackRef {
         blocks: layers.first().map_or(0, |layer| layer.blocks()),
@@ -395,11 +420,12 @@ pub(super) fn refer(stack: &Stack, kept: Option<&Kept>) -> StackRef {
             .iter()
             .map(|layer| LayerRef {
                 name: layer.name(),
-                path: match kept {
-                    Some(kept) => kept.place(layer),
-                    None => absolute(layer.path()),
-                },
+                path: layers::place(layer).unwrap_or_else(|| absolute(layer.path())),
             })
             .collect(),
     }
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

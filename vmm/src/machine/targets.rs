@@ -1,134 +1,164 @@
-//! The files of a new snapshot, and what lies where they go.
+//! Where a snapshot goes: two files, neither of which may be one that the machine
+//! needs for something else, and what lies there already.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use coppice_snapshot::{Layer, LayerName, Manifest, Stack};
+use coppice_snapshot::{Draft, Layer, Manifest, Stack};
 
 use super::snapshot::SnapshotError;
 use crate::spec::{SnapshotCreate, Spec};
 
-/// Where a snapshot goes.
+/// The files of a snapshot that is to be written.
 pub(super) struct Targets {
+    /// The manifest.
     pub(super) manifest: PathBuf,
+    /// The new memory layer.
     pub(super) memory: PathBuf,
 }
 
 impl Targets {
-    /// Absolute paths, of which none is a file that the machine needs for
-    /// something else.
+    /// Absolute paths of two files, of which none is a file that the machine
+    /// needs for something else.
     pub(super) fn check(request: &SnapshotCreate, spec: &Spec) -> Result<Self, SnapshotError> {
-        let absolute = |path: &Path| {
-            std::path::absolute(path).map_err(|source| SnapshotError::File {
-                path: path.to_owned(),
-                what: "located",
-                source,
-            })
-        };
         let targets = Self {
-            manifest: absolute(&request.snapshot_path)?,
-            memory: absolute(&request.mem_file_path)?,
+            manifest: located(&request.snapshot_path)?,
+            memory: located(&request.mem_file_path)?,
         };
-        let named = [
+        let refuse = |field, path: &Path, used: String| SnapshotError::InUse {
+            field,
+            path: path.to_owned(),
+            used,
+        };
+        for (field, path) in [
             ("snapshot_path", &targets.manifest),
             ("mem_file_path", &targets.memory),
-        ];
-        for (field, path) in named {
-            let in_use = |used: String| SnapshotError::InUse {
-                field,
-                path: path.clone(),
-                used,
-            };
+        ] {
             let Ok(metadata) = fs::metadata(path) else {
                 continue;
             };
             if !metadata.is_file() {
-                return Err(in_use("not a regular file".into()));
+                return Err(refuse(field, path, "not a regular file".into()));
             }
-            let same = |other: &Path| {
-                fs::metadata(other).is_ok_and(|other| {
-                    (other.dev(), other.ino()) == (metadata.dev(), metadata.ino())
-                })
-            };
-            for drive in &spec.drives {
-                let stack = drive.stack.iter();
-                let stack = stack.flat_map(|stack| stack.layers.iter().chain(&stack.delta));
-                if stack.chain([&drive.path_on_host]).any(|path| same(path)) {
-                    return Err(in_use(format!("a file of drive {:?}", drive.drive_id)));
-                }
-            }
-            if let Some(boot) = &spec.boot {
-                if same(&boot.kernel_image_path) {
-                    return Err(in_use("the machine's kernel".into()));
-                }
-                if boot.initrd_path.as_deref().is_some_and(same) {
-                    return Err(in_use("the machine's initrd".into()));
-                }
+            if let Some(used) = used(&metadata, spec) {
+                return Err(refuse(field, path, used));
             }
         }
         // Either would be lost to the snapshots that need it.
         if Layer::open(&targets.manifest).is_ok() {
-            return Err(SnapshotError::InUse {
-                field: "snapshot_path",
-                path: targets.manifest,
-                used: "a layer".into(),
-            });
+            return Err(refuse("snapshot_path", &targets.manifest, "a layer".into()));
         }
         if Manifest::read(&targets.memory).is_ok() {
-            return Err(SnapshotError::InUse {
-                field: "mem_file_path",
-                path: targets.memory,
-                used: "a snapshot's manifest".into(),
-            });
+            let used = "a snapshot's manifest".into();
+            return Err(refuse("mem_file_path", &targets.memory, used));
         }
-        if let (Ok(one), Ok(other)) = (
-            fs::metadata(&targets.manifest),
-            fs::metadata(&targets.memory),
-        ) && (one.dev(), one.ino()) == (other.dev(), other.ino())
+        if is_same(&targets.manifest, &targets.memory) {
+            let used = "the file that snapshot_path names".into();
+            return Err(refuse("mem_file_path", &targets.memory, used));
+        }
+        if let Ok(layer) = Layer::open(&targets.memory)
+            && has_own_name(&layer, &targets.memory)
         {
-            return Err(SnapshotError::InUse {
-                field: "mem_file_path",
-                path: targets.memory,
-                used: "the file that snapshot_path names".into(),
-            });
+            let used = "a layer under its own name, by which snapshots find it".into();
+            return Err(refuse("mem_file_path", &targets.memory, used));
         }
+        // So that what cannot be written is known before anything is replaced.
+        let draft = Draft::beside(&targets.manifest);
+        draft.map_err(|source| SnapshotError::File {
+            path: targets.manifest.clone(),
+            what: "created",
+            source,
+        })?;
         Ok(targets)
     }
 }
 
-pub(super) fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+fn located(path: &Path) -> Result<PathBuf, SnapshotError> {
+    std::path::absolute(path).map_err(|source| SnapshotError::File {
+        path: path.to_owned(),
+        what: "located",
+        source,
+    })
+}
+
+/// What the file with this `metadata` is to a machine of this `spec`.
+fn used(metadata: &Metadata, spec: &Spec) -> Option<String> {
+    let same = |other: &Path| {
+        fs::metadata(other)
+            .is_ok_and(|other| (other.dev(), other.ino()) == (metadata.dev(), metadata.ino()))
+    };
+    for drive in &spec.drives {
+        let stack = drive.stack.iter();
+        let of_stack = stack.flat_map(|stack| stack.layers.iter().chain(&stack.delta));
+        if of_stack.chain([&drive.path_on_host]).any(|path| same(path)) {
+            return Some(format!("a file of drive {:?}", drive.drive_id));
+        }
+    }
+    if let Some(boot) = &spec.boot {
+        if same(&boot.kernel_image_path) {
+            return Some("the machine's kernel".into());
+        }
+        if boot.initrd_path.as_deref().is_some_and(same) {
+            return Some("the machine's initrd".into());
+        }
+    }
+    let serial = spec.serial.as_ref();
+    let output = serial.and_then(|serial| serial.serial_out_path.as_deref());
+    output
+        .is_some_and(same)
+        .then(|| "the file of the machine's console".into())
+}
+
+/// Whether two paths name one file, or would if there were one.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        let dir = fs::metadata(path.parent()?).ok()?;
+        Some((dir.dev(), dir.ino(), path.file_name()?.to_owned()))
+    };
+    let inode = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let both = |one: Option<_>, other| one.is_some() && one == other;
+    place(one).is_some() && place(one) == place(other) || both(inode(one), inode(other))
+}
+
+fn has_own_name(layer: &Layer, path: &Path) -> bool {
+    path.file_name() == Some(layer.name().to_string().as_ref())
 }
 
 /// A layer that lies where the new one is about to be, kept under its own name
-/// beside it.
+/// beside it until the manifest is in place: up to then the old snapshot counts.
 pub(super) struct Kept {
-    /// The old layer's name and its second path, if there was one.
-    old: Option<(LayerName, PathBuf)>,
-    /// The new snapshot needs it, too.
+    target: PathBuf,
+    /// The old layer's second path, if there was one.
+    second: Option<PathBuf>,
+    /// That path was made here, so nobody else knows it.
+    linked: bool,
+    /// The new snapshot needs the old layer, too.
     needed: bool,
+    /// The new layer is at the target, and the manifest is not written yet.
+    replaced: bool,
 }
 
 impl Kept {
     /// Keeps what is at `target`, if it is a layer.
     pub(super) fn keep(target: &Path, base: &Stack) -> Result<Self, SnapshotError> {
+        let mut kept = Self {
+            target: target.to_owned(),
+            second: None,
+            linked: false,
+            needed: false,
+            replaced: false,
+        };
         let Ok(old) = Layer::open(target) else {
             // Nothing, or nothing of ours.
-            return Ok(Self {
-                old: None,
-                needed: false,
-            });
+            return Ok(kept);
         };
         let second = target.with_file_name(old.name().to_string());
-        let needed = base.layers().iter().any(|layer| layer.name() == old.name());
-        if second.as_path() == target {
-            return Ok(Self { old: None, needed });
-        }
-        match fs::hard_link(target, &second) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        kept.needed = base.layers().iter().any(|layer| layer.name() == old.name());
+        kept.linked = match fs::hard_link(target, &second) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(source) => {
                 return Err(SnapshotError::File {
                     path: second,
@@ -136,30 +166,48 @@ impl Kept {
                     source,
                 });
             }
-        }
-        Ok(Self {
-            old: Some((old.name(), second)),
-            needed,
-        })
+        };
+        kept.second = Some(second);
+        Ok(kept)
     }
 
-    /// Where `layer` lies now.
-    pub(super) fn place(&self, layer: &Layer) -> PathBuf {
-        match &self.old {
-            Some((name, second)) if *name == layer.name() => second.clone(),
-            _ => absolute(layer.path()),
-        }
+    /// The new layer is in place.
+    pub(super) fn replaced(mut self) -> Self {
+        self.replaced = true;
+        self
     }
 
     /// The new snapshot is in place.
-    pub(super) fn settle(self) {
-        if let Some((_, second)) = self.old
+    pub(super) fn settle(mut self) {
+        self.replaced = false;
+        if let Some(second) = &self.second
+            && self.linked
             && !self.needed
-            && let Err(error) = fs::remove_file(&second)
+            && let Err(error) = fs::remove_file(second)
         {
             log::warn!(
                 "{} is not needed and cannot be removed: {error}",
                 second.display()
+            );
+        }
+    }
+}
+
+impl Drop for Kept {
+    /// Without a manifest there is no new snapshot, and its layer goes.
+    fn drop(&mut self) {
+        if !self.replaced {
+            return;
+        }
+        let undone = match &self.second {
+            Some(second) if self.linked => fs::rename(second, &self.target),
+            // What was there is where it was found, too, or was nothing of ours.
+            _ => fs::remove_file(&self.target),
+        };
+        if let Err(error) = undone {
+            log::warn!(
+                "{} is the layer of no snapshot and cannot be taken back: {error}",
+                self.target.display()
             );
         }
     }

@@ -6,11 +6,14 @@
 //! the page cache, and what a machine changes becomes anonymous memory of its
 //! own: the private top.
 
+use std::fs;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 
-use coppice_snapshot::{BLOCK_SIZE, Extents, Stack};
+use coppice_snapshot::{BLOCK_SIZE, Extents, Layer, Stack};
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion, MemoryRegionAddress};
 
 use super::GuestMemory;
@@ -20,6 +23,18 @@ use crate::sys::map;
 /// anonymous memory below is as good, and a page that the guest writes costs no
 /// copy. Fewer are not worth a mapping of their own.
 const WORTH_LEAVING_OUT: u64 = 256;
+
+/// Where the file of `layer` lies now: where it was opened, or beside that under
+/// its own name, as a later snapshot at the same path leaves it. Nowhere, if it
+/// was removed.
+pub fn place(layer: &Layer) -> Option<PathBuf> {
+    let open = layer.file().metadata().ok()?;
+    let path = std::path::absolute(layer.path()).ok()?;
+    let second = path.with_file_name(layer.name().to_string());
+    [path, second].into_iter().find(|path| {
+        fs::metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == (open.dev(), open.ino()))
+    })
+}
 
 /// One region of guest memory as a range of blocks and of addresses of this
 /// process.

@@ -61,14 +61,17 @@ impl Tracker {
 
     /// Prepares a copy: of everything if `full`, otherwise of what has changed
     /// since the last one, or if there was none since the machine was started or
-    /// restored. Until [`Tracker::kept`] is called there is no last one.
+    /// restored. Until [`Tracker::kept`] is called there is no last one. If a
+    /// layer below has been removed meanwhile, it is of everything.
     ///
     /// # Errors
     /// The host has no memory for it.
     pub fn plan(&mut self, full: bool) -> Result<Plan, CopyError> {
         let blocks = self.spans.last().map_or(0, |span| span.blocks.end);
         let scratch = Scratch::new(blocks)?;
-        let marked = self.marked.take();
+        let marked = self.marked.take().filter(is_there);
+        // A layer that nobody finds any more cannot lie below.
+        let full = full || !is_there(&self.mapped);
         if let Some(base) = marked.filter(|_| !full)
             && self.mark(Some(&scratch))
         {
@@ -180,6 +183,12 @@ impl Tracker {
         }
         Ok(())
     }
+}
+
+/// Whether all layers of `stack` still have a path.
+fn is_there(stack: &Stack) -> bool {
+    let mut layers = stack.layers().iter();
+    layers.all(|layer| layers::place(layer).is_some())
 }
 
 /// Tells the helper where the pieces of `base` begin.
