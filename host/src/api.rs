@@ -5,8 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 /// The longest answer that is read. The machine's whole configuration is a
@@ -46,6 +46,42 @@ pub struct Instance {
     pub state: InstanceState,
 }
 
+/// What is to become of a running machine's snapshot: the body of
+/// `PUT /snapshot/create`.
+#[derive(Debug, Serialize)]
+pub struct Freeze<'a> {
+    /// All of the memory, or what has changed since the last snapshot.
+    pub snapshot_type: Extent,
+    /// The manifest to be written.
+    pub snapshot_path: &'a Path,
+    /// The memory layer to be written.
+    pub mem_file_path: &'a Path,
+    /// The machine runs on.
+    pub live: bool,
+    /// It only serves to start forks on this host.
+    pub local: bool,
+}
+
+/// How much of the memory a snapshot writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Extent {
+    /// All of it.
+    Full,
+    /// What has changed since the last.
+    Diff,
+}
+
+/// What became of a snapshot.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Frozen {
+    /// For how long no vCPU ran, in microseconds.
+    pub pause_us: u64,
+    /// From the request to the end, in microseconds.
+    pub total_us: u64,
+    /// Pages of 4 KiB in the new memory layer that are not all zeroes.
+    pub data_blocks: u64,
+}
+
 /// Whether a machine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum InstanceState {
@@ -74,6 +110,21 @@ impl<'a> Api<'a> {
     pub fn resume(&self) -> Result<(), ApiError> {
         let body = json!({ "state": "Resumed" }).to_string();
         self.request("PATCH", "/vm", &body).map(drop)
+    }
+
+    /// Makes a snapshot, which is complete when this returns.
+    pub fn freeze(&self, freeze: &Freeze<'_>) -> Result<Frozen, ApiError> {
+        #[derive(Deserialize)]
+        struct Snapshots {
+            last: Option<Frozen>,
+        }
+        let body = serde_json::to_string(freeze)
+            .map_err(|error| ApiError::Garbled(format!("a path is not UTF-8 ({error})")))?;
+        self.request("PUT", "/snapshot/create", &body)?;
+        let snapshots: Snapshots = self.get("/snapshot")?;
+        snapshots
+            .last
+            .ok_or_else(|| ApiError::Garbled("it does not know its snapshot".into()))
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {

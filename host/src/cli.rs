@@ -8,7 +8,8 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::help::{
-    CONSOLE_HELP, DOCTOR_HELP, EXEC_HELP, LOGS_HELP, LS_HELP, RUN_HELP, START_HELP, STOP_HELP,
+    CONSOLE_HELP, DOCTOR_HELP, EXEC_HELP, FORK_HELP, LOGS_HELP, LS_HELP, RESTORE_HELP, RUN_HELP,
+    START_HELP, STOP_HELP,
 };
 use crate::named::Name;
 use crate::snapshot::SnapshotArgs;
@@ -44,7 +45,13 @@ pub enum Command {
     /// End machines that were started
     #[command(after_long_help = STOP_HELP)]
     Stop(StopArgs),
-    /// Look after snapshots and the store that they are in
+    /// Start a machine from a snapshot, where it was frozen
+    #[command(after_long_help = RESTORE_HELP)]
+    Restore(RestoreArgs),
+    /// Start machines from one that runs, which runs on
+    #[command(after_long_help = FORK_HELP)]
+    Fork(ForkArgs),
+    /// Make snapshots, and look after them and the store that they are in
     Snapshot(SnapshotArgs),
     /// Boot a machine with its serial console on this terminal
     #[command(after_long_help = CONSOLE_HELP)]
@@ -223,6 +230,114 @@ pub struct StopArgs {
     /// Do not ask the guest: what it has not written to disk is lost
     #[arg(long, conflicts_with = "timeout")]
     pub force: bool,
+}
+
+/// `coppice restore`.
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// Tag, beginning of an id, or path of a manifest (with a slash)
+    pub snapshot: String,
+
+    /// What to call the machine: up to 64 letters, digits and hyphens
+    pub name: Name,
+
+    /// The store [default: $COPPICE_STORE, or coppice/snapshots in the user's data directory]
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<PathBuf>,
+
+    /// Write where the machine is as one line of JSON to standard output
+    #[arg(long)]
+    pub json: bool,
+
+    /// How long the machine may take until it is one of its own
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub restore_timeout: Duration,
+
+    /// Environment of the command: NAME=VALUE, or NAME for its value here
+    #[arg(long, short, value_name = "NAME[=VALUE]", value_parser = EnvVar::parse)]
+    pub env: Vec<EnvVar>,
+
+    /// Time limit of the command; it and what it started are then killed
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub timeout: Option<Duration>,
+
+    /// A command to run in it at once, and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub argv: Vec<OsString>,
+}
+
+/// `coppice fork`.
+#[derive(Debug, Args)]
+pub struct ForkArgs {
+    /// The machine
+    pub name: Name,
+
+    /// How many forks
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub count: u16,
+
+    /// What to call them: P-1, P-2 … [default: the machine's name]
+    #[arg(long, value_name = "P")]
+    pub prefix: Option<Name>,
+
+    /// End the forks when their commands have ended
+    #[arg(long, requires = "argv")]
+    pub rm: bool,
+
+    /// Write what became of them as one line of JSON to standard output
+    ///
+    /// All output of the commands then goes to standard error.
+    #[arg(long)]
+    pub json: bool,
+
+    /// How long a fork may take until it is one of its own
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub restore_timeout: Duration,
+
+    /// Environment of the command: NAME=VALUE, or NAME for its value here
+    #[arg(long, short, value_name = "NAME[=VALUE]")]
+    pub env: Vec<OsString>,
+
+    /// Time limit of the command: 30s, 500ms, 2m
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub timeout: Option<Duration>,
+
+    /// A command to run in each of them at once, and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    pub argv: Vec<OsString>,
+}
+
+impl ForkArgs {
+    /// Those options that are meant for the command, for `coppice exec`.
+    pub fn options(&self) -> Vec<OsString> {
+        let mut options = Vec::new();
+        for env in &self.env {
+            options.extend(["--env".into(), env.clone()]);
+        }
+        if let Some(limit) = self.timeout {
+            options.push("--timeout".into());
+            options.push(format!("{}ms", limit.as_millis()).into());
+        }
+        options
+    }
+}
+
+impl CommandArgs {
+    /// A command with nothing about it.
+    pub fn new(argv: Vec<OsString>) -> Self {
+        Self {
+            env: Vec::new(),
+            cwd: None,
+            user: None,
+            timeout: None,
+            interactive: false,
+            tty: false,
+            shell: false,
+            json: None,
+            timings: false,
+            argv,
+        }
+    }
 }
 
 /// `coppice console`.

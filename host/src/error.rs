@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use coppice_agent_protocol::{AgentError, EncodeError, ReadError};
 
+use crate::api::ApiError;
 use crate::named::Name;
+use crate::snapshot::Failure;
 
 /// What went wrong outside the command itself.
 #[derive(Debug, thiserror::Error)]
@@ -199,8 +201,8 @@ pub enum Error {
 
     /// Another command works on this machine.
     #[error(
-        "another command is starting or stopping the machine `{0}` right now; `coppice ls` shows \
-         when it has"
+        "another command is starting, stopping or freezing the machine `{0}` right now; try again \
+         when it has ended"
     )]
     MachineBusy(Name),
 
@@ -237,6 +239,36 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// A running machine's VMM makes no snapshot of it.
+    #[error("there is no snapshot of the machine `{name}`: {source}")]
+    NotFrozen {
+        /// The machine.
+        name: Name,
+        /// What its VMM says.
+        source: ApiError,
+    },
+
+    /// The machine writes to a file that its forks would write to, too.
+    #[error(
+        "the machine `{name}` writes to its image {image} itself and cannot be forked: two \
+         machines cannot write to one file; start it without --writable, so that what it writes \
+         stays in its memory"
+    )]
+    ForkWritable {
+        /// The machine.
+        name: Name,
+        /// Its image.
+        image: String,
+    },
+
+    /// A fork would have a name that no machine can have.
+    #[error("{0}; give a shorter one with --prefix")]
+    ChildName(String),
+
+    /// A snapshot cannot be had, or not be kept.
+    #[error(transparent)]
+    Snapshot(Box<Failure>),
+
     /// A signal ended us before a command was there to pass it on to.
     #[error("ended by signal {0}")]
     Signalled(u8),
@@ -260,6 +292,12 @@ impl Error {
             Self::TimeoutIgnored(_) => 124,
             _ => Self::FAILURE,
         }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Self::Snapshot(Box::new(failure))
     }
 }
 

@@ -85,3 +85,40 @@ Examples:
 The guest is asked to end everything, write everything to disk and switch off. If
 that takes longer than the time limit, the VMM is ended, at last by force. In any
 case the machine is gone, with its directory, when this returns.";
+
+pub const RESTORE_HELP: &str = "\
+Examples:
+  coppice restore base web
+  coppice restore 3f2a91 web -- uptime
+  coppice restore ./vm.snap web
+  coppice restore base web --json | jq -r .files.api_socket
+
+The machine goes on where the snapshot was made, with random numbers, clock, host
+name, machine-id and SSH host keys of its own. Nothing runs in it before it has
+confirmed that; if it does not, it is ended. One snapshot can be restored any number
+of times; the machines share the memory that they have not changed.
+
+Exit code: that of CMD, as with `coppice exec`; 125 if there is no machine.";
+
+pub const FORK_HELP: &str = "\
+Examples:
+  coppice fork web
+  coppice fork web -n 3 --prefix try
+  coppice fork web -n 3 --rm -- sh -c 'git apply /fixes/$COPPICE_FORK && make test'
+  coppice fork web -n 20 --json | jq .pause_ms
+
+The machine is frozen while it runs, and runs on; it is paused only for as long as
+one fork(2) of its process takes. The forks share all memory that they do not
+change, and are machines like any other: `coppice ls` shows them, `coppice stop`
+ends them, they can be forked themselves. Each has random numbers, clock, host name,
+machine-id and SSH host keys of its own before anything runs in it.
+
+CMD runs in all of them at the same time, with their number from 1 on in
+COPPICE_FORK. Each line of its output begins with the fork's name.
+
+READY is when a fork could run commands, FIRST OUTPUT when CMD first wrote
+something, both from the beginning of this command on. RSS is the memory that a
+fork sees, PSS the same with shared pages divided among those who share them.
+
+Exit code: 0 if all went well; 125 if a fork did not come up; else that of the first
+CMD that failed.";

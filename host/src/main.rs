@@ -20,10 +20,6 @@ mod parts;
 mod probe;
 mod process;
 mod relay;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "for the commands that restore and fork")
-)]
 mod renewal;
 mod report;
 mod run;
@@ -66,6 +62,8 @@ fn main() -> ExitCode {
         Command::Ls(args) => named::list(args),
         Command::Logs(args) => named::logs(args),
         Command::Stop(args) => named::stop(args),
+        Command::Restore(args) => named::restore(args),
+        Command::Fork(args) => named::fork(args),
         Command::Snapshot(args) => snapshot::snapshot(args),
         Command::Console(args) => console::console(args),
         Command::Doctor(args) => doctor::doctor(args),

@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::io::{self, ErrorKind as Io, Read};
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use coppice_agent_protocol::{
@@ -43,6 +42,8 @@ pub fn request(hostname: Option<String>) -> Result<Resumed, Error> {
 /// Tells the agent at `vsock` that its machine was restored and waits until it
 /// has renewed what `request` asks for, at most for `limit`. The time is filled
 /// in here, when the request goes out. Steps that failed are in the answer.
+/// `rest` passes the time between two attempts, and says whether the machine has
+/// ended meanwhile, so that there need not be another.
 ///
 /// What the connection suffers from the restore itself is tried again: the
 /// guest resets its streams with its first instructions, and an earlier renewal
@@ -51,7 +52,12 @@ pub fn request(hostname: Option<String>) -> Result<Resumed, Error> {
 /// # Errors
 /// [`Error::NotRenewed`] if there was no confirmation in time: nothing may run
 /// in the machine then. Others if trying again is of no use.
-pub fn resumed(vsock: &Path, request: Resumed, limit: Duration) -> Result<Renewed, Error> {
+pub fn resumed(
+    vsock: &Path,
+    request: Resumed,
+    limit: Duration,
+    mut rest: impl FnMut(Duration) -> bool,
+) -> Result<Renewed, Error> {
     let deadline = Instant::now() + limit.min(LONGEST_LIMIT);
     let mut pause = FIRST_PAUSE;
     loop {
@@ -60,13 +66,12 @@ pub fn resumed(vsock: &Path, request: Resumed, limit: Duration) -> Result<Renewe
             Err(Failure::Final(error)) => return Err(error),
             Err(Failure::Passing(error)) => error,
         };
-        if Instant::now() + pause >= deadline {
+        if Instant::now() + pause >= deadline || rest(pause) {
             return Err(Error::NotRenewed {
                 after: limit,
                 why: why.to_string(),
             });
         }
-        thread::sleep(pause);
         pause = (2 * pause).min(LONGEST_PAUSE);
     }
 }

@@ -6,8 +6,15 @@ use std::thread::JoinHandle;
 use coppice_agent_protocol::{AgentError, AgentHello, PROTOCOL_VERSION, Step, StepState};
 
 use super::*;
+use std::thread;
 
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// The machine does not end.
+fn rest(pause: Duration) -> bool {
+    thread::sleep(pause);
+    false
+}
 
 /// What the guest does with one connection.
 #[derive(Clone, Copy)]
@@ -111,7 +118,7 @@ fn what_a_restore_does_to_connections_is_tried_again() {
     let (_dir, vsock, guest) = guest(&acts);
     let request = request(Some("shoot".into())).expect("random bytes");
     let before = SystemTime::now();
-    let answer = resumed(&vsock, request.clone(), LIMIT).expect("confirmed");
+    let answer = resumed(&vsock, request.clone(), LIMIT, rest).expect("confirmed");
     assert_eq!(answer, renewed());
     let requests = guest.join().expect("no panic");
     assert_eq!(requests.len(), 2, "one that was busy, one that was served");
@@ -141,7 +148,8 @@ fn an_agent_that_does_not_confirm_is_told_of_in_time() {
     let (_dir, vsock, guest) = guest(&[Act::Silent]);
     let began = Instant::now();
     let limit = Duration::from_millis(200);
-    let error = resumed(&vsock, request(None).expect("random"), limit).expect_err("no answer");
+    let error =
+        resumed(&vsock, request(None).expect("random"), limit, rest).expect_err("no answer");
     assert!(matches!(error, Error::NotRenewed { .. }), "{error}");
     assert!(began.elapsed() < LIMIT);
     drop(guest);
@@ -151,7 +159,8 @@ fn an_agent_that_does_not_confirm_is_told_of_in_time() {
 fn a_machine_that_is_gone_is_told_of_in_time() {
     let limit = Duration::from_millis(50);
     let nowhere = Path::new("/nowhere/vsock");
-    let error = resumed(nowhere, request(None).expect("random"), limit).expect_err("nobody there");
+    let error =
+        resumed(nowhere, request(None).expect("random"), limit, rest).expect_err("nobody there");
     let Error::NotRenewed { why, .. } = &error else {
         panic!("{error}");
     };
@@ -161,7 +170,7 @@ fn a_machine_that_is_gone_is_told_of_in_time() {
 #[test]
 fn what_trying_again_cannot_help_is_told_at_once() {
     let (_dir, vsock, guest) = guest(&[Act::Foreign]);
-    let error = resumed(&vsock, request(None).expect("random"), LIMIT).expect_err("refused");
+    let error = resumed(&vsock, request(None).expect("random"), LIMIT, rest).expect_err("refused");
     assert!(matches!(error, Error::Version { .. }), "{error}");
     guest.join().expect("one connection was enough");
 }

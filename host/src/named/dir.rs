@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 
+use super::frozen::{self, Frozen};
 use super::name::Name;
 use super::record::Record;
 use crate::error::{Error, LastWords};
@@ -165,8 +166,18 @@ impl Place {
         Ok(names)
     }
 
+    /// A directory for a snapshot that only serves to fork.
+    pub fn freeze(&self) -> Result<Frozen, Error> {
+        let made = self.alone().and_then(|_alone| Frozen::create(&self.0));
+        made.map_err(|source| Error::MachineDir {
+            path: self.0.clone(),
+            source,
+        })
+    }
+
     /// Removes what dead machines left, if nobody is at it.
     fn sweep(&self) {
+        frozen::sweep(&self.0);
         let Ok(entries) = self.entries() else { return };
         for (_, paths) in entries {
             let dead = matches!(paths.state(), Ok(State::Dead(_) | State::Remains));
@@ -275,7 +286,12 @@ impl Held {
     /// Removes the directory. Its machine has to have ended.
     pub fn remove(self) -> Result<(), Error> {
         alone(&self.place)
-            .and_then(|_alone| fs::remove_dir_all(&self.paths.0))
+            .and_then(|_alone| {
+                fs::remove_dir_all(&self.paths.0)?;
+                // It may have been the last that needed them.
+                frozen::sweep(&self.place);
+                Ok(())
+            })
             .map_err(|error| self.paths.unusable(error))
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::named::record::Facts;
 use crate::process::ProcessId;
 use std::process::Command;
 
@@ -18,11 +19,11 @@ fn up(place: &Place, text: &str, vmm: ProcessId) -> Paths {
     let record = Record {
         vmm,
         created: 0,
-        image: String::new(),
-        kernel: String::new(),
-        vcpus: 1,
-        memory_mib: 128,
-        writable: false,
+        facts: Facts {
+            vcpus: 1,
+            memory_mib: 128,
+            ..Facts::default()
+        },
     };
     record.write(held.paths.dir()).expect("written");
     held.paths

@@ -9,10 +9,11 @@ use serde::Serialize;
 
 use super::dir::{Files, Paths, Place, State};
 use super::name::Name;
-use super::record::Record;
+use super::record::{Facts, Record};
 use crate::api::{Api, InstanceState};
 use crate::cli::LsArgs;
 use crate::error::Error;
+use crate::snapshot::text;
 use crate::wait;
 
 /// How long a VMM may take to say how its machine is.
@@ -109,8 +110,12 @@ fn table(rows: &[Row]) -> String {
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map(|now| now.as_secs()).unwrap_or_default();
-    let mut lines =
-        vec![["NAME", "STATE", "PID", "VCPUS", "MEMORY", "AGE", "IMAGE"].map(String::from)];
+    let mut lines = vec![
+        [
+            "NAME", "STATE", "PID", "VCPUS", "MEMORY", "AGE", "FROM", "IMAGE",
+        ]
+        .map(String::from),
+    ];
     lines.extend(rows.iter().map(|row| {
         let state = format!("{:?}", row.state).to_lowercase();
         let record = row.record.as_ref();
@@ -119,13 +124,14 @@ fn table(rows: &[Row]) -> String {
             row.name.to_string(),
             state,
             of(|record| record.vmm.pid.to_string()),
-            of(|record| record.vcpus.to_string()),
-            of(|record| format!("{}M", record.memory_mib)),
+            of(|record| record.facts.vcpus.to_string()),
+            of(|record| format!("{}M", record.facts.memory_mib)),
             record.map_or_else(
                 String::new,
                 |record| age(now.saturating_sub(record.created)),
             ),
-            of(|record| record.image.clone()),
+            of(|record| from(&record.facts)),
+            of(|record| record.facts.image.clone()),
         ]
     }));
     let width = |column: usize| {
@@ -135,7 +141,7 @@ fn table(rows: &[Row]) -> String {
             .max()
             .unwrap_or(0)
     };
-    let widths: [usize; 7] = std::array::from_fn(width);
+    let widths: [usize; 8] = std::array::from_fn(width);
     let mut text = String::new();
     for line in &lines {
         let mut row = String::new();
@@ -147,6 +153,15 @@ fn table(rows: &[Row]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// The machine or the snapshot that a machine grew from.
+fn from(facts: &Facts) -> String {
+    match (&facts.parent, &facts.snapshot) {
+        (Some(parent), _) => parent.to_string(),
+        (None, Some(snapshot)) => text::short(snapshot),
+        (None, None) => "-".into(),
+    }
 }
 
 /// A number of seconds in its largest whole unit.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::dir::{Held, Paths, Place};
-use super::record::Record;
+use super::record::{Facts, Record};
 use crate::boot::Boot;
 use crate::cli::StartArgs;
 use crate::config::ConsoleUse;
@@ -94,7 +94,7 @@ fn boot(
     // It has been read, and would take memory for as long as the machine lives.
     fs::remove_file(paths.initrd()).map_err(failed())?;
     let vmm = boot.vmm.id().map_err(failed())?;
-    let record = Record::new(vmm, &args.machine, parts);
+    let record = Record::new(vmm, Facts::new(&args.machine, parts));
     record.write(paths.dir()).map_err(failed())?;
     boot.vmm
         .let_go()

@@ -51,7 +51,7 @@ pub fn stop(args: StopArgs) -> ExitCode {
 
 /// Ends one machine and removes its directory. With a `limit` its guest is
 /// asked first.
-fn stop_one(place: &Place, name: &Name, limit: Option<Duration>) -> Result<(), Error> {
+pub(super) fn stop_one(place: &Place, name: &Name, limit: Option<Duration>) -> Result<(), Error> {
     let (held, state) = place.hold(name)?;
     if let State::Alive(_, process) = state {
         if let Some(limit) = limit {

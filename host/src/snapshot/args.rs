@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use coppice_snapshot::store::Tag;
 
+use crate::named::Name;
 use crate::values::duration;
 
 /// `coppice snapshot`.
@@ -27,6 +28,9 @@ pub struct SnapshotArgs {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
+    /// Freeze a machine that runs, and let it run on
+    #[command(after_long_help = CREATE_HELP)]
+    Create(CreateArgs),
     /// List the snapshots in the store, or its layers
     #[command(after_long_help = LS_HELP)]
     Ls(LsArgs),
@@ -57,6 +61,21 @@ pub enum SnapshotCommand {
     /// Remove what no snapshot needs
     #[command(after_long_help = GC_HELP)]
     Gc(GcArgs),
+}
+
+/// `coppice snapshot create`.
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// The machine, started by `coppice start`, `restore` or `fork`
+    pub name: Name,
+
+    /// Give the snapshot this tag
+    #[arg(long)]
+    pub tag: Option<Tag>,
+
+    /// Write all of the memory, also what an earlier snapshot has
+    #[arg(long)]
+    pub full: bool,
 }
 
 /// `coppice snapshot ls`.
@@ -182,6 +201,16 @@ same in several of them.
 
 Exit code: 0; 1 if `verify` found damage; 125 if something failed, with the reason
 on standard error.";
+
+const CREATE_HELP: &str = "\
+Examples:
+  coppice snapshot create web --tag base
+  coppice snapshot create web --json | jq -r .id
+
+Writes the snapshot's id, the size of what is new in it, and for how long the
+machine was paused. `coppice restore` makes machines of it. What an earlier
+snapshot, or the one that the machine was restored from, has in this store is not
+written again.";
 
 const LS_HELP: &str = "\
 Examples:

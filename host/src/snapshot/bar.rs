@@ -1,5 +1,7 @@
 //! Progress for people who watch.
 
+use std::time::Duration;
+
 use coppice_snapshot::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -16,6 +18,14 @@ impl Bar {
         let style = ProgressStyle::with_template(template).expect("a constant");
         bar.set_style(style.progress_chars("=> "));
         bar.set_message(what);
+        Self(bar)
+    }
+
+    /// A sign of life of something whose end nobody knows.
+    pub fn spinner(what: &'static str) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        bar.set_message(what);
+        bar.enable_steady_tick(Duration::from_millis(100));
         Self(bar)
     }
 

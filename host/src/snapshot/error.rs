@@ -21,6 +21,9 @@ pub enum Failure {
     /// It cannot be packed or unpacked.
     #[error(transparent)]
     Pack(#[from] PackError),
+    /// The machine is not there, or cannot be frozen.
+    #[error(transparent)]
+    Machine(Box<crate::error::Error>),
     /// A file on the command line cannot be used.
     #[error("{} could not be {what} ({source})", path.display())]
     Io {
@@ -44,6 +47,12 @@ pub enum Failure {
     /// Bytes for a file would go to a terminal.
     #[error("a pack is not written to a terminal: give a file with -o, or use a pipe")]
     Terminal,
+}
+
+impl From<crate::error::Error> for Failure {
+    fn from(error: crate::error::Error) -> Self {
+        Self::Machine(Box::new(error))
+    }
 }
 
 impl Failure {

@@ -1,14 +1,15 @@
-//! `coppice snapshot`: looking after snapshots and the store that they are in.
+//! `coppice snapshot`: making snapshots, looking after snapshots and the store that they are in.
 
 mod args;
 mod bar;
 mod change;
+mod create;
 mod error;
 mod inspect;
 mod list;
 mod pack;
 mod place;
-mod text;
+pub mod text;
 mod verify;
 
 use std::process::ExitCode;
@@ -16,10 +17,10 @@ use std::process::ExitCode;
 use coppice_snapshot::Store;
 
 pub use args::SnapshotArgs;
-pub use place::store_dir;
+pub use error::Failure;
+pub use place::{Named, store_dir};
 
 use args::SnapshotCommand;
-use error::Failure;
 
 /// What a subcommand says on standard output, and how it ends.
 struct Answer {
@@ -63,6 +64,7 @@ fn attempt(args: SnapshotArgs) -> Result<Answer, Failure> {
     } = args;
     let store = Store::open(&store_dir(store.as_deref()))?;
     match command {
+        SnapshotCommand::Create(args) => create::create(&store, &args, json),
         SnapshotCommand::Ls(args) => list::list(&store, &args, json),
         SnapshotCommand::Inspect(args) => inspect::inspect(&store, &args, json),
         SnapshotCommand::Put(args) => change::put(&store, &args, json),
