@@ -158,6 +158,88 @@ $repair" <"$work/bundle"
 expect '^Ran 2 tests in'
 expect '^OK$'
 
+# --- One machine becomes three -----------------------------------------------------
+
+# From here on a machine stays: what is prepared in it, forks have, too.
+stays='' parent=demo-$$
+trap 'coppice stop --force $stays 2>/dev/null || :; rm -rf "$work"' EXIT
+
+heading_of() { printf '\n=== %s\n$ %s\n\n' "$1" "$2"; }
+
+heading_of "A prepared machine: repository, dependencies, warm caches" \
+    "coppice start demo; coppice exec -i demo -- sh -s <prepare.sh"
+stays=$parent
+coppice start --image "$image" "$parent" >"$work/out" || fail "$(cat "$work/out")"
+cat >"$work/prepare.sh" <<'END'
+set -e
+cat >/tmp/bundle
+git clone -q -b main /tmp/bundle /root/median
+cd /root/median
+# A dependency, which the repairs import; compiled, as are the modules of the tests.
+python3 - <<'PY'
+import compileall, os, site
+os.makedirs(site.getusersitepackages())
+with open(site.getusersitepackages() + "/ordering.py", "w") as module:
+    module.write("def ordered(values):\n    return sorted(values)\n")
+compileall.compile_dir(site.getusersitepackages(), quiet=1)
+PY
+python3 -m unittest -q >/dev/null 2>&1 || echo "$(git rev-parse --short HEAD): the tests have run once, and one fails"
+END
+coppice exec -i "$parent" -- sh -c "$(cat "$work/prepare.sh")" <"$work/bundle" | tee "$work/out"
+expect 'one fails'
+
+heading_of "Three forks, three repairs, the tests in each of them at once" \
+    "coppice fork demo -n 3 -- sh -c 'apply repair \$COPPICE_FORK; python3 -m unittest'"
+work_of_forks=$(
+    cat <<'END'
+exec 2>&1
+cd /root/median || exit 9
+case $COPPICE_FORK in
+1) what="the lower of the middle two" value='values[middle - 1]' ;;
+2) what="the mean of the middle two" value='(values[middle - 1] + values[middle]) / 2' ;;
+3) what="the mean, rounded down" value='(values[middle - 1] + values[middle]) // 2' ;;
+esac
+echo "repair $COPPICE_FORK: $what"
+cat >median.py <<PY
+from ordering import ordered
+
+
+def median(values):
+    values = ordered(values)
+    middle = len(values) // 2
+    if len(values) % 2:
+        return values[middle]
+    return $value
+PY
+exec python3 -m unittest
+END
+)
+for fork in 1 2 3; do stays="$stays $parent-$fork"; done
+code=0
+coppice fork "$parent" -n 3 -- sh -c "$work_of_forks" >"$work/out" 2>"$work/forks" || code=$?
+grep -e ': repair' -e ': AssertionError' -e ': OK' -e ': FAILED' "$work/out" | sort -s -t : -k 1,1 || :
+printf '\n'
+cat "$work/forks"
+printf '\n[exit code of coppice fork: %s]\n' "$code"
+[ "$code" = 1 ] || fail "forks: exit code $code instead of 1: $(cat "$work/out")"
+expect "^$parent-1: FAILED (failures=1)"
+expect "^$parent-2: OK$"
+expect "^$parent-3: FAILED (failures=1)"
+grep -q 'are shared' "$work/forks" || fail "nothing is said of memory that is shared"
+
+heading_of "The machine that they grew from is as it was" \
+    "coppice exec demo -- sh -c 'git status --short median.py; python3 -m unittest'"
+code=0
+coppice exec "$parent" -- sh -c 'cd /root/median && git status --short median.py && exec python3 -m unittest -q' \
+    >"$work/out" 2>&1 || code=$?
+cat "$work/out"
+[ "$code" = 1 ] || fail "the parent's tests: exit code $code instead of 1"
+expect '^AssertionError: 3 != 2.5$'
+coppice ls
+# shellcheck disable=SC2086 # a list of names
+coppice stop --force $stays
+stays=
+
 # --- Times -----------------------------------------------------------------------
 
 printf '\n=== Times, in seconds\n\n'

@@ -68,7 +68,8 @@ Examples:
 
 States: starting; running; paused; silent if the VMM does not answer; dead if the
 VMM has ended by itself. `coppice logs` shows the last words of dead machines;
-`coppice stop NAME` and the next `coppice start` clear them away.";
+`coppice stop NAME` and the next `coppice start` clear them away. FROM is the machine
+or the kept snapshot that one grew from.";
 
 pub const LOGS_HELP: &str = "\
 Examples:

@@ -363,3 +363,62 @@ fn people(report: &Report) -> String {
         kib(rss_kib.saturating_sub(pss_kib)),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn child(number: usize, exit_code: Option<u8>, error: Option<&str>) -> Child {
+        Child {
+            name: format!("a-{number}").parse().expect("a name"),
+            number,
+            pid: Some(7),
+            start_ms: Some(1.0),
+            ready_ms: Some(12.4),
+            first_output_ms: None,
+            exit_code,
+            memory: Some(Memory {
+                rss_kib: 4096,
+                pss_kib: 1024,
+            }),
+            error: error.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn one_that_fails_is_enough() {
+        assert_eq!(code(&[child(1, None, None), child(2, Some(0), None)]), 0);
+        let failed = [
+            child(1, Some(0), None),
+            child(2, Some(3), None),
+            child(3, Some(1), None),
+        ];
+        assert_eq!(code(&failed), 3);
+        assert_eq!(
+            code(&[child(1, Some(3), None), child(2, None, Some("no"))]),
+            125
+        );
+    }
+
+    #[test]
+    fn people_see_what_is_shared() {
+        let children = vec![child(1, Some(0), None), child(2, None, None)];
+        let report = Report {
+            parent: "a".parse().expect("a name"),
+            pause_ms: 1.25,
+            freeze_ms: 10.0,
+            memory: children.iter().filter_map(|child| child.memory).sum(),
+            parent_memory: None,
+            children,
+        };
+        let text = people(&report);
+        for part in [
+            "a-1   12 ms  -",
+            "paused for 1.2 ms",
+            "8.00 MiB",
+            "6.00 MiB are shared",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

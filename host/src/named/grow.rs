@@ -218,3 +218,7 @@ impl Seed {
         Ok(path)
     }
 }
+
+#[cfg(test)]
+#[path = "grow_test.rs"]
+mod tests;

@@ -228,8 +228,8 @@ fn a_start_that_does_not_come_to_its_end_leaves_nothing() {
                 .then_some(())
         });
         assert_eq!(bed.list(), [state("a", "starting")]);
-        bed.refused(&["stop", "a"], "starting or stopping");
-        bed.refused(&["exec", "a", "true"], "starting or stopping");
+        bed.refused(&["stop", "a"], "starting, stopping or freezing");
+        bed.refused(&["exec", "a", "true"], "starting, stopping or freezing");
         bed.refused(&["start", "a"], "there already");
         let vmm = vmm_of(&bed.0);
         assert!(runs(vmm));
