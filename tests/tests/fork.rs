@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use coppice_tests::{Ended, Scratch, coppice_in, processes_with, require_kvm};
+use coppice_tests::{
+    Ended, Output, PATIENCE, Scratch, coppice_in, image, processes_with, require_kvm,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -266,7 +268,22 @@ fn what_cannot_be_forked_or_kept_is_said_and_changes_nothing() {
     user.refused(&["fork", "a", "--prefix", &"x".repeat(63)], "--prefix");
     assert_eq!(user.names(), ["a", "x-1"]);
 
-    // Store and forks have a file system that is too small.
+    let own = user.0.path("own.ext4");
+    fs::copy(image("minimal"), &own).expect("copied");
+    let own = own.to_str().expect("UTF-8");
+    user.done(&[
+        "start",
+        "--image",
+        own,
+        "--memory",
+        "128M",
+        "--writable",
+        "w",
+    ]);
+    user.refused(&["fork", "w"], "without --writable");
+    user.done(&["stop", "w"]);
+
+    // The store has a file system that is too small.
     let store = user.0.path("store");
     fs::create_dir(&store).expect("made");
     let mount = |args: &[&str]| {
@@ -281,5 +298,47 @@ fn what_cannot_be_forked_or_kept_is_said_and_changes_nothing() {
     mount(&["umount"]);
     user.done(&["snapshot", "create", "a"]);
     assert_eq!(user.shell("a", "echo well"), "well");
+    user.stop_all();
+}
+
+#[test]
+fn a_signal_ends_the_work_and_the_forks_that_are_not_to_stay() {
+    let user = User::new();
+    user.start("a");
+    let args = [
+        "fork",
+        "a",
+        "-n",
+        "2",
+        "--rm",
+        "--",
+        "sh",
+        "-c",
+        "echo up; exec sleep 1000",
+    ];
+    let mut fork = coppice_in(&user.0, &args);
+    let mut child = fork.spawn().expect("coppice starts");
+    let output = Output::follow(child.stdout.take().expect("a pipe"));
+    output.wait_for("a-1: up\n");
+    output.wait_for("a-2: up\n");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).expect("it runs");
+    let status = child.wait().expect("it is our child");
+    assert_eq!(status.code(), Some(128 + Signal::SIGINT as i32));
+    assert_eq!(user.names(), ["a"]);
+    // One that is killed before its forks are up takes them along.
+    let mut child = coppice_in(&user.0, &["fork", "a"])
+        .spawn()
+        .expect("coppice starts");
+    let log = user.0.path("coppice/m/a-1/vmm.log");
+    let deadline = Instant::now() + PATIENCE;
+    while !log.exists() {
+        assert!(Instant::now() < deadline, "no VMM was started");
+        std::thread::yield_now();
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("it is our child");
+    // The next fork sweeps what is left.
+    user.done(&["fork", "a", "--prefix", "b"]);
+    assert_eq!(user.names(), ["a", "b-1"]);
     user.stop_all();
 }
