@@ -127,6 +127,13 @@ impl<'a> Api<'a> {
             .ok_or_else(|| ApiError::Garbled("it does not know its snapshot".into()))
     }
 
+    /// Has the VMM record which pages the machine has touched so far.
+    pub fn record_working_set(&self, path: &Path) -> Result<(), ApiError> {
+        let body = json!({ "path": path }).to_string();
+        self.request("PUT", "/snapshot/working-set", &body)
+            .map(drop)
+    }
+
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         let body = self.request("GET", path, "")?;
         serde_json::from_slice(&body).map_err(|error| ApiError::Garbled(error.to_string()))

@@ -249,6 +249,11 @@ pub struct RestoreArgs {
     #[arg(long)]
     pub json: bool,
 
+    /// Do not read ahead the pages that the first machine of this snapshot needed
+    /// until it was ready, and do not record them
+    #[arg(long)]
+    pub no_prefetch: bool,
+
     /// How long the machine may take until it is one of its own
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub restore_timeout: Duration,

@@ -140,6 +140,10 @@ fn a_kept_snapshot_grows_into_machines_of_their_own() {
     let restored = user.done(&["restore", "base", "b", "--", "cat", "/root/file"]);
     assert_eq!(restored, "before\n");
     let id = made["id"].as_str().expect("text");
+    // The first machine of it has told the next what to read ahead.
+    let advice = user.0.path("store/working-sets").join(id);
+    let set = coppice_snapshot::WorkingSet::read(&advice).expect("it is recorded");
+    assert!(set.touched.blocks() > 100, "{set:?}");
     user.done(&["restore", &id[..12], "c"]);
     assert_eq!(user.shell("a", "cat /root/file"), "after");
     let (second, third) = (user.identity("b"), user.identity("c"));

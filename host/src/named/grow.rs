@@ -10,11 +10,15 @@ use serde::{Deserialize, Serialize};
 use super::dir::Held;
 use super::name::Name;
 use super::record::{Facts, Record};
+use crate::api::Api;
 use crate::error::Error;
 use crate::process::ProcessId;
 use crate::renewal;
 use crate::vmm::Vmm;
 use crate::wait;
+
+/// How long the VMM may take for one request.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What machines grow from.
 #[derive(Debug)]
@@ -27,6 +31,8 @@ pub struct Seed {
     pub facts: Facts,
     /// Drives of which each machine gets a delta of its own.
     pub stacks: Vec<String>,
+    /// Where the pages are recorded that machines touch first, if they are.
+    pub working_set: Option<PathBuf>,
     /// How long a machine may take until its agent has confirmed that it is
     /// another one.
     pub limit: Duration,
@@ -85,6 +91,8 @@ struct Stack {
 struct Load<'a> {
     snapshot_path: &'a Path,
     store_path: Option<&'a Path>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    working_set_path: Option<&'a Path>,
     resume_vm: bool,
     vsock_override: Vsock,
     drive_overrides: Vec<Override<'a>>,
@@ -143,6 +151,7 @@ impl Seed {
             manifest: path,
             facts,
             stacks: stacks.map(|drive| drive.drive_id.clone()).collect(),
+            working_set: None,
             limit,
         })
     }
@@ -178,6 +187,7 @@ impl Seed {
             }
         };
         let ready = Instant::now();
+        self.record_working_set(&api);
         for step in renewed.failures() {
             eprintln!(
                 "coppice: {name} could not renew {}: {}",
@@ -197,6 +207,23 @@ impl Seed {
         })
     }
 
+    /// The first machine of a snapshot tells the next what to read ahead. It is
+    /// only advice, so that a failure stops nothing.
+    fn record_working_set(&self, api: &Path) {
+        let Some(path) = self.working_set.as_deref().filter(|path| !path.exists()) else {
+            return;
+        };
+        let recorded = path.parent().map_or(Ok(()), fs::create_dir_all);
+        let recorded = recorded.map_err(|error| error.to_string()).and_then(|()| {
+            let api = Api::new(api, PATIENCE);
+            api.record_working_set(path)
+                .map_err(|error| error.to_string())
+        });
+        if let Err(error) = recorded {
+            eprintln!("coppice: which pages the machine needed first is not recorded: {error}");
+        }
+    }
+
     /// Writes down in `dir` what the VMM is to restore.
     fn load(&self, dir: &Path, vsock: PathBuf) -> Result<PathBuf, Error> {
         let deltas = self.stacks.iter().map(|drive_id| Override {
@@ -206,6 +233,7 @@ impl Seed {
         let load = Load {
             snapshot_path: &self.manifest,
             store_path: self.facts.store.as_deref(),
+            working_set_path: self.working_set.as_deref(),
             resume_vm: true,
             vsock_override: Vsock { uds_path: vsock },
             drive_overrides: deltas.collect(),

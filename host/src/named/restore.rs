@@ -54,13 +54,16 @@ fn attempt(args: &RestoreArgs) -> Result<(Paths, Grown), Error> {
     let _share = store.share().map_err(Failure::from)?;
     let named = Named::new(&store, &args.snapshot).map_err(Failure::from)?;
     let (id, manifest, places) = named.read(&store)?;
-    let path = match named {
-        Named::InStore(id) => store.manifest_path(&id),
-        Named::File(path) => locate::file("snapshot", Path::new(&path))?,
+    let path = match &named {
+        Named::InStore(id) => store.manifest_path(id),
+        Named::File(path) => locate::file("snapshot", Path::new(path))?,
     };
     let program = locate::Places::from_env().program(VMM)?;
     let mut seed = Seed::new(program, path, &manifest, places.store, args.restore_timeout)?;
     seed.facts.snapshot = Some(id);
+    if let (Named::InStore(id), false) = (&named, args.no_prefetch) {
+        seed.working_set = Some(store.working_set_path(id));
+    }
     let held = Place::open()?.create(&args.name)?;
     match seed.grow(&args.name, &held) {
         Ok(grown) => Ok((held.paths, grown)),

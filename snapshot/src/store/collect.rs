@@ -99,6 +99,8 @@ impl Store {
             }
         }
         fs::remove_file(&path).map_err(io_error(&path, "removed"))?;
+        // Only advice: most snapshots have none.
+        let _ = fs::remove_file(self.working_set_path(id));
         sync(&self.dir.join("snapshots"))?;
         match self.layers() {
             Ok(layers) => self.remove_unneeded(&alone, layers, |name| its.contains(name)),

@@ -174,6 +174,12 @@ impl Store {
         self.dir.join("snapshots").join(id.to_string())
     }
 
+    /// Where the working set of a snapshot lies, if one has been recorded. The
+    /// directory for them is made by whoever records the first.
+    pub fn working_set_path(&self, id: &SnapshotId) -> PathBuf {
+        self.dir.join("working-sets").join(id.to_string())
+    }
+
     /// The snapshot that has the tag `name`, or whose id begins with it (four
     /// digits at least).
     ///
