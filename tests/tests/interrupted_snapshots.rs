@@ -79,13 +79,13 @@ fn a_machine_killed_at_any_moment_of_a_snapshot_leaves_the_old_one_or_the_new_on
     let whole = began.elapsed();
     let id = || Manifest::read(&snapshot.manifest()).expect("it is whole").1;
     let (mut old, mut new) = (0, 0);
-    for round in 0..24 {
+    for round in 0..12 {
         let before = id();
         let machine = snapshot.restore();
         machine.goes_on();
         create_and(&machine, &snapshot, || {
             // Not to synchronise, but to kill at another moment each time.
-            thread::sleep(whole * round / 20);
+            thread::sleep(whole * round / 10);
             machine.signal(Signal::SIGKILL);
         });
         *if id() == before { &mut old } else { &mut new } += 1;

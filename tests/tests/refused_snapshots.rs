@@ -45,9 +45,7 @@ impl Target {
         }
         let stderr = self.machine.stderr().text();
         assert!(!stderr.contains("panicked"), "{stderr}");
-        // The connection of the request is one that may not be closed yet.
-        let now = self.machine.descriptors();
-        assert!(now <= self.descriptors + 1, "{now} descriptors: {fault}");
+        assert_eq!(self.machine.descriptors(), self.descriptors, "{fault}");
     }
 
     /// The load succeeds, and the guest goes on.

@@ -129,12 +129,30 @@ impl Content {
     /// The host cannot read or write the file, or is out of space. Nothing has
     /// then appeared.
     pub fn publish(self, draft: Draft, naming: Naming) -> Result<Layer, LayerError> {
+        self.publish_if(draft, naming, || true)
+    }
+
+    /// As [`Content::publish`], unless `wanted` says that nobody wants it any more
+    /// when it is complete.
+    ///
+    /// # Errors
+    /// As for [`Content::publish`], or it is not wanted.
+    pub fn publish_if(
+        self,
+        draft: Draft,
+        naming: Naming,
+        wanted: impl FnOnce() -> bool,
+    ) -> Result<Layer, LayerError> {
         let target = draft.target().to_owned();
         let file = draft
             .file()
             .try_clone()
             .map_err(io_error(&target, "written"))?;
         let layer = self.seal(file, &target, naming)?;
+        if !wanted() {
+            let stopped = io::ErrorKind::Interrupted.into();
+            return Err(io_error(&target, "written")(stopped));
+        }
         let published = match naming {
             Naming::Content => draft.publish(),
             Naming::Unique => draft.reveal(),

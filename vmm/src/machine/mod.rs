@@ -12,6 +12,7 @@
 //! to, and [`Machine::stop`] is all that is left to call.
 
 mod chipset;
+mod commit;
 mod compact;
 mod drives;
 mod gate;

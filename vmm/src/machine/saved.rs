@@ -103,3 +103,7 @@ fn agree(what: &str, saved: usize, here: usize) -> Result<(), StateError> {
     let why = format!("it is of {saved} {what}, but its own specification has {here}");
     Err(StateError::refused("the machine", why))
 }
+
+#[cfg(test)]
+#[path = "saved_test.rs"]
+mod tests;

@@ -27,6 +27,7 @@ use coppice_snapshot::{
 use serde::Serialize;
 use vmm_sys_util::eventfd::EventFd;
 
+use super::commit::Commit;
 use super::compact::compact;
 use super::drives::FrozenDrive;
 use super::saved::MachineState;
@@ -138,6 +139,7 @@ pub struct Snapshots {
 pub(super) struct Writing {
     result: Receiver<Result<Written, SnapshotError>>,
     helper: Killer,
+    commit: Commit,
     thread: JoinHandle<()>,
 }
 
@@ -146,6 +148,7 @@ impl Writing {
     /// nothing of it is left.
     pub(super) fn abandon(self) {
         self.helper.kill();
+        self.commit.abandon();
         // A panic there has been reported by the panic hook.
         let _ = self.thread.join();
     }
@@ -181,6 +184,10 @@ impl Machine {
             what: "created",
             source,
         })?;
+        let commit = Commit::of(draft.file()).map_err(|source| MachineError::Host {
+            what: "share a descriptor",
+            source,
+        })?;
         let full = request.snapshot_type == SnapshotType::Full;
         let plan = self.tracker.plan(full)?;
         let (deltas, new) = self.next_deltas()?;
@@ -211,6 +218,7 @@ impl Machine {
         let job = Job {
             running,
             draft,
+            commit: commit.clone(),
             targets,
             naming: match request.local {
                 true => Naming::Unique,
@@ -240,6 +248,7 @@ impl Machine {
         self.writing = Some(Writing {
             result,
             helper,
+            commit,
             thread,
         });
         Ok(())
@@ -296,6 +305,7 @@ fn raise(done: &EventFd) {
 struct Job {
     running: Running,
     draft: Draft,
+    commit: Commit,
     targets: Targets,
     naming: Naming,
     state: MachineState,
@@ -329,7 +339,9 @@ impl Job {
             make_durable(&base)?;
         }
         let kept = Kept::keep(&self.targets.memory, &base)?;
-        let layer = Arc::new(content.publish(self.draft, self.naming)?);
+        let wanted = || self.commit.make();
+        let layer = content.publish_if(self.draft, self.naming, wanted)?;
+        let layer = Arc::new(layer);
         // From here on the old layer is put back if anything fails.
         let kept = kept.replaced();
         let stack = base.with(layer.clone());
