@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 /// Machines of one snapshot in all, and at a time.
-const MACHINES: usize = 200;
+const MACHINES: usize = 100;
 const BATCH: usize = 25;
 
 #[test]

@@ -212,3 +212,63 @@ impl Drop for Kept {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coppice_snapshot::{Content, Extents, Kind, LayerName, Naming};
+    use std::sync::Arc;
+
+    fn layer(path: &Path) -> Arc<Layer> {
+        let content = Content {
+            kind: Kind::Memory,
+            blocks: 1,
+            held: Extents::all(1),
+            zero: Extents::all(1),
+        };
+        let draft = Draft::beside(path).unwrap();
+        Arc::new(content.publish(draft, Naming::Unique).unwrap())
+    }
+
+    fn name_at(path: &Path) -> LayerName {
+        Layer::open(path).unwrap().name()
+    }
+
+    #[test]
+    fn the_old_layer_is_back_unless_the_manifest_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("memory");
+        let old = layer(&target).name();
+        let kept = Kept::keep(&target, &Stack::default()).unwrap();
+        layer(&target);
+        drop(kept.replaced());
+        assert_eq!(name_at(&target), old);
+        let kept = Kept::keep(&target, &Stack::default()).unwrap();
+        let new = layer(&target).name();
+        kept.replaced().settle();
+        assert_eq!(name_at(&target), new);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        let first = Kept::keep(&dir.path().join("other"), &Stack::default()).unwrap();
+        layer(&dir.path().join("other"));
+        drop(first.replaced());
+        assert!(!dir.path().join("other").exists());
+    }
+
+    #[test]
+    fn a_layer_that_is_needed_or_was_there_before_stays_under_its_own_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("memory");
+        let base = layer(&target);
+        let own = dir.path().join(base.name().to_string());
+        let kept = Kept::keep(&target, &Stack::default().with(base.clone())).unwrap();
+        layer(&target);
+        kept.replaced().settle();
+        assert_eq!(name_at(&own), base.name());
+
+        fs::copy(&own, &target).unwrap();
+        let kept = Kept::keep(&target, &Stack::default()).unwrap();
+        layer(&target);
+        kept.replaced().settle();
+        assert_eq!(name_at(&own), base.name());
+    }
+}
