@@ -23,16 +23,12 @@ fn snapshot() -> (Machine, Snapshot) {
 /// One process into which one snapshot after the other is loaded, in vain.
 struct Target {
     machine: Machine,
-    descriptors: usize,
 }
 
 impl Target {
     fn new() -> Self {
-        let machine = Machine::empty();
-        let descriptors = machine.descriptors();
         Self {
-            machine,
-            descriptors,
+            machine: Machine::empty(),
         }
     }
 
@@ -45,7 +41,15 @@ impl Target {
         }
         let stderr = self.machine.stderr().text();
         assert!(!stderr.contains("panicked"), "{stderr}");
-        assert_eq!(self.machine.descriptors(), self.descriptors, "{fault}");
+        // One that each attempt loses stands out from those that come and go.
+        const ATTEMPTS: usize = 8;
+        let before = self.machine.descriptors();
+        for _ in 0..ATTEMPTS {
+            let again = self.machine.request("PUT", "/snapshot/load", Some(load));
+            assert_eq!(again.fault(), fault);
+        }
+        let lost = self.machine.descriptors().saturating_sub(before);
+        assert!(lost < ATTEMPTS, "{lost} descriptors are lost: {fault}");
     }
 
     /// The load succeeds, and the guest goes on.
