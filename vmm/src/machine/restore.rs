@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use coppice_snapshot::{FindError, Kind, Manifest, ManifestError, Places, SnapshotId};
+use coppice_snapshot::{FindError, Kind, Manifest, ManifestError, Places};
 
 use super::drives::NewDeltas;
 use super::saved::{MachineState, MachineV1};
@@ -156,12 +156,6 @@ impl Machine {
         machine.subscribe(events);
         new.keep();
         Ok(machine)
-    }
-
-    /// The snapshot that this machine was restored from, or the last that was
-    /// made of it.
-    pub fn parent(&self) -> Option<SnapshotId> {
-        self.parent
     }
 }
 
